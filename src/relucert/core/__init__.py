@@ -1,0 +1,1 @@
+"""Norms, balls, properties, results, records and errors: everything that needs no network."""
