@@ -1,1 +1,1 @@
-"""."""
+"""Networks from elsewhere, and `load`, which reads every format by its name."""

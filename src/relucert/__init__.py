@@ -1,0 +1,68 @@
+"""relucert: train ReLU classifiers whose robustness can be proved, and prove it.
+
+Names are imported when they are first used, so that `import relucert` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from relucert.attacks import attack as attack
+    from relucert.attacks.pgd import PGD as PGD
+    from relucert.core.ball import Ball as Ball
+    from relucert.core.errors import RelucertError as RelucertError
+    from relucert.core.records import Record as Record
+    from relucert.core.results import Adversarial as Adversarial
+    from relucert.core.results import Certificate as Certificate
+    from relucert.core.results import Distances as Distances
+    from relucert.core.results import RadiusInterval as RadiusInterval
+    from relucert.core.results import Verdict as Verdict
+    from relucert.core.store import RecordStore as RecordStore
+    from relucert.data import dataset as dataset
+    from relucert.evaluation import evaluate as evaluate
+    from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
+    from relucert.interop.loading import load as load
+    from relucert.networks.architectures import build as build
+    from relucert.networks.checkpoints import save as save
+    from relucert.networks.network import Network as Network
+    from relucert.training import train as train
+    from relucert.training.config import TrainConfig as TrainConfig
+
+_HOME = {
+    "Adversarial": "relucert.core.results",
+    "Ball": "relucert.core.ball",
+    "Certificate": "relucert.core.results",
+    "Distances": "relucert.core.results",
+    "EvaluateConfig": "relucert.evaluation.config",
+    "Network": "relucert.networks.network",
+    "PGD": "relucert.attacks.pgd",
+    "RadiusInterval": "relucert.core.results",
+    "Record": "relucert.core.records",
+    "RecordStore": "relucert.core.store",
+    "RelucertError": "relucert.core.errors",
+    "TrainConfig": "relucert.training.config",
+    "Verdict": "relucert.core.results",
+    "attack": "relucert.attacks",
+    "build": "relucert.networks.architectures",
+    "dataset": "relucert.data",
+    "evaluate": "relucert.evaluation",
+    "load": "relucert.interop.loading",
+    "save": "relucert.networks.checkpoints",
+    "train": "relucert.training",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'relucert' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

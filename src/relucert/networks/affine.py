@@ -1,0 +1,380 @@
+"""Affine nodes: each is a linear map plus an offset, and knows its adjoint.
+
+Every map acts on `(n, *shape)` tensors, where `n` may be a batch or a batch of rows. Tensors are read from their owner
+at every call (`Source`), so that a node always speaks of the current weights and gradients reach them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where a tensor lives: an attribute of a module.
+
+    Holding the owner instead of the tensor keeps a node right after `.double()`, `load_state_dict(assign=True)`,
+    `copy.deepcopy` and under parametrisations such as weight norm.
+    """
+
+    owner: nn.Module
+    name: str
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor as it is now."""
+        return getattr(self.owner, self.name)
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A number written in the module's own code: exact in every dtype."""
+
+    value: float
+
+
+class Affine:
+    """A node `z -> A z + b` of one or more inputs."""
+
+    kind: ClassVar[str]
+    in_shapes: tuple[Shape, ...]
+
+    def apply(self, *inputs: Tensor) -> Tensor:
+        """`A z + b`."""
+        return self.linear(*inputs)
+
+    def linear(self, *inputs: Tensor) -> Tensor:
+        """`A z`, without the offset."""
+        raise NotImplementedError(self.kind)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
+        """`A' y`, one tensor for each input: `<A z, y> = sum_i <z_i, (A' y)_i>`.
+
+        The general case differentiates the linear map, which is exact; nodes with a faster adjoint override it.
+        """
+        zeros = [output.new_zeros(len(output), *shape) for shape in self.in_shapes]
+        return torch.func.vjp(self.linear, *zeros)[1](output)
+
+    def sources(self) -> dict[str, Source]:
+        """The tensors of the node by the name they have in a checkpoint."""
+        return {}
+
+    def settings(self) -> dict[str, object]:
+        """The numbers of the node, as JSON."""
+        return {}
+
+
+class Linear(Affine):
+    """`W z + b` on the last axis."""
+
+    kind = "linear"
+
+    def __init__(self, weight: Source, bias: Source | None, in_shape: Shape):
+        self.weight, self.bias, self.in_shapes = weight, bias, (in_shape,)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value, None if self.bias is None else self.bias.value)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (output @ self.weight.value,)
+
+    def sources(self) -> dict[str, Source]:
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
+
+class Conv2d(Affine):
+    """A convolution with any stride, zero padding, dilation and groups."""
+
+    kind = "conv2d"
+
+    def __init__(
+        self,
+        weight: Source,
+        bias: Source | None,
+        in_shape: Shape,
+        *,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+    ):
+        self.weight, self.bias, self.in_shapes = weight, bias, (in_shape,)
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+
+    def apply(self, z: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.value
+        return F.conv2d(z, self.weight.value, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.conv2d(z, self.weight.value, None, self.stride, self.padding, self.dilation, self.groups)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        weight = self.weight.value
+        # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
+        spans = [self.dilation[i] * (weight.shape[2 + i] - 1) + 1 for i in (0, 1)]
+        over = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) % self.stride[i] for i in (0, 1)]
+        back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
+        return (back,)
+
+    def sources(self) -> dict[str, Source]:
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
+    def settings(self) -> dict[str, object]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+
+class BatchNorm(Affine):
+    """Batch norm with its running statistics: `(z - mean) / sqrt(var + eps) * weight + bias`, channel by channel."""
+
+    kind = "batch_norm"
+
+    def __init__(
+        self, mean: Source, var: Source, weight: Source | None, bias: Source | None, eps: float, in_shape: Shape
+    ):
+        self.mean, self.var, self.weight, self.bias, self.eps = mean, var, weight, bias, eps
+        self.in_shapes = (in_shape,)
+
+    def _channels(self, values: Tensor) -> Tensor:
+        return values.reshape(-1, *(1,) * (len(self.in_shapes[0]) - 1))
+
+    def scale(self) -> Tensor:
+        """The factor of every channel, shaped to broadcast."""
+        scale = torch.rsqrt(self.var.value + self.eps)
+        return self._channels(scale if self.weight is None else scale * self.weight.value)
+
+    def apply(self, z: Tensor) -> Tensor:
+        shifted = (z - self._channels(self.mean.value)) * self.scale()
+        return shifted if self.bias is None else shifted + self._channels(self.bias.value)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z * self.scale()
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (output * self.scale(),)
+
+    def sources(self) -> dict[str, Source]:
+        named = {"mean": self.mean, "var": self.var, "weight": self.weight, "bias": self.bias}
+        return {name: source for name, source in named.items() if source is not None}
+
+    def settings(self) -> dict[str, object]:
+        return {"eps": self.eps}
+
+
+def _named(constant: Source | Literal) -> dict[str, Source]:
+    return {"constant": constant} if isinstance(constant, Source) else {}
+
+
+def _number(constant: Source | Literal) -> dict[str, object]:
+    return {"number": constant.value} if isinstance(constant, Literal) else {}
+
+
+class Shift(Affine):
+    """`z + sign c` for a constant that broadcasts to the shape of z."""
+
+    kind = "shift"
+
+    def __init__(self, constant: Source | Literal, sign: int, in_shape: Shape):
+        self.constant, self.sign, self.in_shapes = constant, sign, (in_shape,)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return z + self.constant.value if self.sign > 0 else z - self.constant.value
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (output,)
+
+    def sources(self) -> dict[str, Source]:
+        return _named(self.constant)
+
+    def settings(self) -> dict[str, object]:
+        return {"sign": self.sign} | _number(self.constant)
+
+
+class Scale(Affine):
+    """`z c`, or `z / c`, for a constant that broadcasts to the shape of z."""
+
+    kind = "scale"
+
+    def __init__(self, constant: Source | Literal, divide: bool, in_shape: Shape):
+        self.constant, self.divide, self.in_shapes = constant, divide, (in_shape,)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z / self.constant.value if self.divide else z * self.constant.value
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (self.linear(output),)
+
+    def sources(self) -> dict[str, Source]:
+        return _named(self.constant)
+
+    def settings(self) -> dict[str, object]:
+        return {"divide": self.divide} | _number(self.constant)
+
+
+class AvgPool2d(Affine):
+    """Average pooling with any window."""
+
+    kind = "avg_pool2d"
+
+    def __init__(
+        self,
+        in_shape: Shape,
+        *,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int] = (0, 0),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor: int | None = None,
+    ):
+        self.in_shapes = (in_shape,)
+        self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.ceil_mode, self.count_include_pad, self.divisor = ceil_mode, count_include_pad, divisor
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.avg_pool2d(
+            z, self.kernel, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor
+        )
+
+    def settings(self) -> dict[str, object]:
+        return {
+            "kernel": self.kernel,
+            "stride": self.stride,
+            "padding": self.padding,
+            "ceil_mode": self.ceil_mode,
+            "count_include_pad": self.count_include_pad,
+            "divisor": self.divisor,
+        }
+
+
+class AdaptiveAvgPool2d(Affine):
+    """Average pooling to a given height and width; (1, 1) is global pooling."""
+
+    kind = "adaptive_avg_pool2d"
+
+    def __init__(self, in_shape: Shape, size: tuple[int, int]):
+        self.in_shapes, self.size = (in_shape,), size
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(z, self.size)
+
+    def settings(self) -> dict[str, object]:
+        return {"size": self.size}
+
+
+class Mean(Affine):
+    """The mean over some axes (counted without the batch)."""
+
+    kind = "mean"
+
+    def __init__(self, in_shape: Shape, axes: tuple[int, ...], keepdim: bool):
+        self.in_shapes, self.axes, self.keepdim = (in_shape,), axes, keepdim
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z.mean([axis + 1 for axis in self.axes], keepdim=self.keepdim)
+
+    def settings(self) -> dict[str, object]:
+        return {"axes": self.axes, "keepdim": self.keepdim}
+
+
+class Pad(Affine):
+    """Zero padding; the numbers are those of `torch.nn.functional.pad`, last axis first."""
+
+    kind = "pad"
+
+    def __init__(self, in_shape: Shape, padding: tuple[int, ...]):
+        self.in_shapes, self.padding = (in_shape,), padding
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.pad(z, self.padding)
+
+    def settings(self) -> dict[str, object]:
+        return {"padding": self.padding}
+
+
+class Reshape(Affine):
+    """The same numbers in another shape: flatten, view, reshape, squeeze."""
+
+    kind = "reshape"
+
+    def __init__(self, in_shape: Shape, out_shape: Shape):
+        assert math.prod(in_shape) == math.prod(out_shape), (in_shape, out_shape)
+        self.in_shapes, self.out_shape = (in_shape,), out_shape
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z.reshape(len(z), *self.out_shape)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (output.reshape(len(output), *self.in_shapes[0]),)
+
+    def settings(self) -> dict[str, object]:
+        return {"out_shape": self.out_shape}
+
+
+class Permute(Affine):
+    """The axes in another order (counted without the batch)."""
+
+    kind = "permute"
+
+    def __init__(self, in_shape: Shape, axes: tuple[int, ...]):
+        self.in_shapes, self.axes = (in_shape,), axes
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z.permute(0, *(axis + 1 for axis in self.axes))
+
+    def settings(self) -> dict[str, object]:
+        return {"axes": self.axes}
+
+
+class Add(Affine):
+    """`sum_i sign_i z_i` of nodes with one shape: what makes a network residual."""
+
+    kind = "add"
+
+    def __init__(self, in_shape: Shape, signs: Sequence[int]):
+        self.signs = tuple(signs)
+        self.in_shapes = (in_shape,) * len(self.signs)
+
+    def linear(self, *inputs: Tensor) -> Tensor:
+        total = inputs[0] if self.signs[0] > 0 else -inputs[0]
+        for sign, z in zip(self.signs[1:], inputs[1:], strict=True):
+            total = total + z if sign > 0 else total - z
+        return total
+
+    def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
+        return tuple(output if sign > 0 else -output for sign in self.signs)
+
+    def settings(self) -> dict[str, object]:
+        return {"signs": self.signs}
+
+
+class Concat(Affine):
+    """Several nodes side by side along one axis (counted without the batch): what makes a network dense."""
+
+    kind = "concat"
+
+    def __init__(self, in_shapes: Sequence[Shape], axis: int):
+        self.in_shapes, self.axis = tuple(in_shapes), axis
+
+    def linear(self, *inputs: Tensor) -> Tensor:
+        return torch.cat(inputs, self.axis + 1)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(output, [shape[self.axis] for shape in self.in_shapes], self.axis + 1)
+
+    def settings(self) -> dict[str, object]:
+        return {"axis": self.axis}

@@ -1,0 +1,115 @@
+"""The graph under construction: what the steps of a trace add their nodes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from relucert.core.errors import InvalidInput, UnsupportedLayer
+from relucert.networks.affine import Affine, Literal, Shape, Source
+from relucert.networks.graph import Node
+from relucert.networks.switching import Switching
+
+BATCH = 3  # an odd size that reshapes are unlikely to produce by chance: it shows when a layer mixes examples
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A tensor that depends on the input: its node and its value on the small batch."""
+
+    index: int
+    sample: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.sample.shape[1:])
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that the module holds: a parameter or a buffer."""
+
+    source: Source
+
+
+SUPPORTED = (
+    "Supported are Linear, Conv2d, BatchNorm1d/2d, AvgPool2d, AdaptiveAvgPool2d, MaxPool2d, ReLU, LeakyReLU, Flatten, "
+    "Unflatten, ZeroPad2d, Dropout and Identity, their functional forms, reshapes and permutations of the axes behind the "
+    "batch, mean over them, zero padding, sums and concatenations of values, and sums and products with numbers, "
+    "parameters and buffers."
+)
+
+
+class Builder:
+    """The nodes made so far, and the step of the recording that is being understood."""
+
+    def __init__(self, module: nn.Module, input_shape: Shape, like: Tensor):
+        self.module = module
+        self.nodes: list[Node] = [Node(0, "input", None, (), input_shape)]
+        self.current: fx.Node | None = None
+        generator = torch.Generator().manual_seed(0)
+        sample = torch.rand(BATCH, *input_shape, generator=generator, dtype=torch.float64)
+        self.input = Traced(0, sample.to(like))
+
+    def add(self, op: Affine | Switching, *inputs: Traced, name: str | None = None) -> Traced:
+        """Append a node and run it on the small batch."""
+        label = name or self.where()
+        with torch.no_grad():
+            try:
+                sample = op.apply(*(value.sample for value in inputs))
+            except RuntimeError as error:
+                shapes = ", ".join(str(value.shape) for value in inputs)
+                raise InvalidInput(f"{label} ({op.kind}) does not take an input of shape {shapes}: {error}") from error
+        if sample.dim() < 1 or sample.shape[0] != BATCH:
+            raise self.unsupported("it mixes the examples of a batch")
+        index = len(self.nodes)
+        self.nodes.append(Node(index, label, op, tuple(value.index for value in inputs), tuple(sample.shape[1:])))
+        return Traced(index, sample)
+
+    def where(self) -> str:
+        """The place of the current step, in the words of the user's module."""
+        node = self.current
+        if node is None:
+            return "input"
+        if node.op == "call_module":
+            return f"layer {str(node.target)!r}"
+        label = getattr(node.target, "__name__", str(node.target))
+        label = label if label != "fn" else node.name  # torch's dispatched functions have no name of their own
+        stack = (node.stack_trace or "").strip().splitlines()
+        places = [line.strip() for line in stack if line.strip().startswith("File")]
+        place = next((line for line in reversed(places) if "/torch/" not in line.replace("\\", "/")), "")
+        return f"call of {label!r}" + (f" at {place.split('/')[-1].replace(chr(34), '')}" if place else "")
+
+    def unsupported(self, reason: str | None = None) -> UnsupportedLayer:
+        node = self.current
+        assert node is not None
+        what = ""
+        if node.op == "call_module":
+            what = f" ({type(self.module.get_submodule(str(node.target))).__name__})"
+        steps = [other for other in node.graph.nodes if other.op.startswith("call")]
+        step = steps.index(node) if node in steps else 0
+        return UnsupportedLayer(
+            f"{self.where()}{what}, step {step + 1} of {type(self.module).__name__}, is not supported: "
+            f"{reason or 'it is not known to be piecewise affine'}. {SUPPORTED}"
+        )
+
+    def tensor(self, value: Any, name: str) -> Source | None:
+        """A weight: a parameter or buffer of the module, or None."""
+        if value is None:
+            return None
+        if isinstance(value, Held):
+            return value.source
+        raise self.unsupported(f"its {name} is computed in forward instead of being a parameter or a buffer")
+
+    def constant(self, value: Any) -> Source | Literal:
+        """A number or a tensor that does not depend on the input."""
+        if isinstance(value, Held):
+            return value.source
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return Literal(float(value))
+        raise self.unsupported(
+            "it combines the input with something that is neither a number, a parameter nor a buffer"
+        )

@@ -1,0 +1,219 @@
+"""`Network`: an `nn.Module` seen as a graph of affine and switching nodes, with inputs in pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
+from relucert.networks.affine import Source
+from relucert.networks.graph import Graph, Node
+from relucert.networks.tracing import trace
+
+Numbers = float | Sequence[float] | Tensor | None
+
+
+class Network(nn.Module):
+    """A piecewise affine classifier: the given module applied to `(x - mean) / std`.
+
+    The network shares the module's parameters: training one trains the other, and the graph always speaks of the current
+    weights. `x` and every radius stay in pixels, whatever normalisation the module was trained with. In eval mode batch
+    norm uses its running statistics; reasoning about a network in train mode is an error.
+
+    Args:
+        module: any composition of the supported layers, as modules or as functional calls.
+        input_shape: the shape of one input, without the batch.
+        mean: what is subtracted from the input: a number, or one for each channel.
+        std: what the input is divided by: a number, or one for each channel.
+
+    >>> from torch import nn
+    >>> net = Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), input_shape=(1, 2, 2))
+    >>> net.classes, net.hidden_units, [node.kind for node in net.graph]
+    (2, 3, ['input', 'reshape', 'linear', 'relu', 'linear'])
+    """
+
+    graph: Graph
+
+    def __init__(self, module: nn.Module, input_shape: Sequence[int], mean: Numbers = None, std: Numbers = None):
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise InvalidInput(f"module must be an nn.Module; found {type(module).__name__}")
+        if isinstance(module, Network):
+            raise InvalidInput("module is already a Network")
+        self.input_shape = _checked_shape(input_shape)
+        self.module = module
+        tensors = [*module.parameters(), *module.buffers()]
+        kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+            found = ", ".join(sorted(str(kind) for kind in kinds))
+            raise InvalidInput(f"module must hold its weights in one dtype, float32 or float64; found {found}")
+        like = torch.zeros((), dtype=next(iter(kinds), torch.float32), device=tensors[0].device if tensors else None)
+        self.register_buffer("mean", _channels("mean", mean, self.input_shape, like))
+        self.register_buffer("std", _channels("std", std, self.input_shape, like))
+        if self.std is not None and not bool((self.std > 0).all()):
+            raise InvalidInput(f"std must be positive; found {self.std.flatten().tolist()}")
+        self.register_buffer("_like", like, persistent=False)
+        self.graph = trace(
+            module,
+            self.input_shape,
+            None if self.mean is None else Source(self, "mean"),
+            None if self.std is None else Source(self, "std"),
+            like,
+        )
+        if self.classes < 2:
+            raise InvalidInput(f"module must have at least two logits; found {self.classes}")
+        self._overwrites_input = False
+        self._compare()
+
+    mean: Tensor | None
+    std: Tensor | None
+    _like: Tensor
+
+    # What it is.
+
+    @property
+    def classes(self) -> int:
+        """The number of logits."""
+        return self.graph[-1].shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights, which inputs must have."""
+        return self._like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._like.device
+
+    @property
+    def switches(self) -> tuple[Node, ...]:
+        """The switching nodes (ReLU, leaky ReLU, max pool) in order."""
+        return self.graph.switches
+
+    @property
+    def hidden_units(self) -> int:
+        """The number of units that switch: every ReLU, and every window of a max pool."""
+        return self.graph.hidden_units()
+
+    # What it computes.
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits `(batch, classes)` of inputs in pixels, by the module itself."""
+        if self.mean is not None:
+            x = x - self.mean
+        if self.std is not None:
+            x = x / self.std
+        if self._overwrites_input and self.mean is None and self.std is None:
+            x = x.clone()
+        return self.module(x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits by the graph; equal to `forward` in eval mode up to rounding."""
+        return self.graph.values(x, [len(self.graph) - 1])[len(self.graph) - 1]
+
+    def preactivations(self, x: Tensor) -> list[Tensor]:
+        """The inputs of every switching node, `(batch, *shape)` each."""
+        places = [node.inputs[0] for node in self.switches]
+        values = self.graph.values(x, places)
+        return [values[place] for place in places]
+
+    def pattern(self, x: Tensor) -> list[Tensor]:
+        """The activation pattern: booleans for a ReLU, the winners' places for a max pool."""
+        pairs = zip(self.switches, self.preactivations(x), strict=True)
+        return [node.op.pattern(z) for node, z in pairs]  # type: ignore[union-attr]
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The class with the largest logit, `(batch,)`; of equal ones the first."""
+        return self(x).argmax(1)
+
+    # What it accepts.
+
+    def check(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Raise a clear error unless x is a batch of finite inputs, and y a label for each of them."""
+        if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.input_shape or x.dim() != len(self.input_shape) + 1:
+            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise InvalidInput(f"x must be a batch of inputs of shape {self.input_shape}; found {found}")
+        if x.dtype != self.dtype:
+            raise InvalidInput(f"x must have the network's dtype {self.dtype}; found {x.dtype}")
+        if x.device != self.device:
+            raise InvalidInput(f"x must be on the network's device {self.device}; found {x.device}")
+        finite = torch.isfinite(x).flatten(1).all(1)
+        if not bool(finite.all()):
+            raise InvalidInput(f"x must be finite; found NaN or infinity in example {int((~finite).nonzero()[0])}")
+        if y is None:
+            return
+        if not isinstance(y, Tensor) or y.dim() != 1 or len(y) != len(x):
+            found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise InvalidInput(f"y must hold one label for each of the {len(x)} examples; found {found}")
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise InvalidInput(f"y must hold whole numbers; found dtype {y.dtype}")
+        wrong = (y < 0) | (y >= self.classes)
+        if bool(wrong.any()):
+            place = int(wrong.nonzero()[0])
+            raise InvalidInput(f"y must lie in 0..{self.classes - 1}; found {int(y[place])} at example {place}")
+
+    def require_eval(self, purpose: str) -> None:
+        """Raise unless the network and all its parts are in eval mode."""
+        for name, part in self.named_modules():
+            if part.training:
+                raise WrongMode(
+                    f"{purpose} needs the network in eval mode (call net.eval()); found {name or 'it'} in train mode"
+                )
+
+    # What it was checked for.
+
+    @torch.no_grad()
+    def _compare(self) -> None:
+        """Run module and graph on the same inputs: whatever tracing might have misunderstood shows here."""
+        generator = torch.Generator().manual_seed(1)
+        x = torch.rand(2, *self.input_shape, generator=generator, dtype=torch.float64).to(self._like)
+        modes = [(part, part.training) for part in self.modules()]
+        self.eval()
+        try:
+            handed = x.clone()
+            ours, theirs = self.graph.values(x, range(len(self.graph))), self(handed)
+            self._overwrites_input = not torch.equal(handed, x)
+        finally:
+            for part, training in modes:
+                part.training = training
+        scale = max(float(value.abs().max()) for value in ours.values() if value.numel())
+        logits = ours[len(self.graph) - 1]
+        gap = float((logits - theirs).abs().max()) if logits.shape == theirs.shape else float("inf")
+        limit = 1e-3 if self.dtype == torch.float32 else 1e-9
+        if not gap <= limit * (1 + scale):
+            raise UnsupportedLayer(
+                f"module {type(self.module).__name__} computes something else than its recorded layers (logits differ by "
+                f"{gap:.3g}): it may change values in place, or depend on state that is not a parameter or a buffer"
+            )
+
+    def extra_repr(self) -> str:
+        return f"input_shape={self.input_shape}, classes={self.classes}, hidden_units={self.hidden_units}"
+
+
+def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(size) for size in shape)
+    except (TypeError, ValueError):
+        sizes = ()
+    if not sizes or any(size < 1 for size in sizes):
+        raise InvalidInput(f"input_shape must list positive sizes such as (1, 28, 28); found {shape!r}")
+    return sizes
+
+
+def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
+    """A number, or one number for each channel, shaped to broadcast against one input."""
+    if value is None:
+        return None
+    tensor = torch.as_tensor(value, dtype=torch.float64).to(like)
+    if tensor.dim() == 1 and len(tensor) == shape[0] and len(shape) > 1:
+        tensor = tensor.reshape(-1, *(1,) * (len(shape) - 1))
+    try:
+        fits = torch.broadcast_shapes(tensor.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        fits = False
+    if not fits or not bool(torch.isfinite(tensor).all()):
+        raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}; found {value!r}")
+    return tensor

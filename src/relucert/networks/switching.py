@@ -1,0 +1,145 @@
+"""Switching nodes: piecewise linear maps that are linear once their activation pattern is fixed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class Switching:
+    """A node that chooses one of finitely many linear maps by the sign or the order of its inputs.
+
+    With the pattern held fixed, `linear` and `transpose` act on tensors `(batch, *rows, *shape)` with any number of
+    axes between batch and shape, so that one pattern serves all rows of an example.
+    """
+
+    kind: ClassVar[str]
+    in_shape: Shape
+
+    def apply(self, z: Tensor) -> Tensor:
+        """The node's value."""
+        raise NotImplementedError(self.kind)
+
+    def pattern(self, z: Tensor) -> Tensor:
+        """Which linear map is chosen at z."""
+        raise NotImplementedError(self.kind)
+
+    def linear(self, z: Tensor, pattern: Tensor) -> Tensor:
+        """The linear map of a pattern."""
+        raise NotImplementedError(self.kind)
+
+    def transpose(self, output: Tensor, pattern: Tensor) -> Tensor:
+        """Its adjoint."""
+        raise NotImplementedError(self.kind)
+
+    def settings(self) -> dict[str, object]:
+        """The numbers of the node, as JSON."""
+        return {}
+
+
+def _between(pattern: Tensor, rows: int) -> Tensor:
+    """Insert `rows` axes of size one behind the batch axis."""
+    return pattern.reshape(len(pattern), *(1,) * rows, *pattern.shape[1:])
+
+
+class ReLU(Switching):
+    """`max(z, slope z)` with 0 <= slope <= 1: ReLU, or leaky ReLU; the pattern is `z > 0`."""
+
+    kind = "relu"
+
+    def __init__(self, in_shape: Shape, slope: float = 0.0):
+        self.in_shape, self.slope = in_shape, slope
+
+    def apply(self, z: Tensor) -> Tensor:
+        return F.relu(z) if self.slope == 0 else F.leaky_relu(z, self.slope)
+
+    def pattern(self, z: Tensor) -> Tensor:
+        return z > 0
+
+    def gate(self, pattern: Tensor, dtype: torch.dtype) -> Tensor:
+        """The diagonal of the linear map: 1 where active, the slope elsewhere."""
+        gate = pattern.to(dtype)
+        return gate if self.slope == 0 else gate + self.slope * (1 - gate)
+
+    def linear(self, z: Tensor, pattern: Tensor) -> Tensor:
+        rows = z.dim() - 1 - len(self.in_shape)
+        return z * _between(self.gate(pattern, z.dtype), rows)
+
+    def transpose(self, output: Tensor, pattern: Tensor) -> Tensor:
+        return self.linear(output, pattern)
+
+    def settings(self) -> dict[str, object]:
+        return {"slope": self.slope}
+
+
+class MaxPool2d(Switching):
+    """Max pooling with any window; the pattern is the winner's place in its channel, `(batch, channels, *windows)`."""
+
+    kind = "max_pool2d"
+
+    def __init__(
+        self,
+        in_shape: Shape,
+        *,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        ceil_mode: bool = False,
+    ):
+        self.in_shape = in_shape
+        self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.dilation, self.ceil_mode = dilation, ceil_mode
+
+    def _pool(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return F.max_pool2d(  # type: ignore[return-value]
+            z, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+        )
+
+    def apply(self, z: Tensor) -> Tensor:
+        return F.max_pool2d(z, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+    def pattern(self, z: Tensor) -> Tensor:
+        return self._pool(z)[1]
+
+    def linear(self, z: Tensor, pattern: Tensor) -> Tensor:
+        lead = z.shape[: z.dim() - 3]
+        index = _between(pattern.flatten(2), len(lead) - 1).expand(*lead, *pattern.shape[1:2], -1)
+        return z.flatten(-2).gather(-1, index).reshape(*lead, *pattern.shape[1:])
+
+    def transpose(self, output: Tensor, pattern: Tensor) -> Tensor:
+        lead = output.shape[: output.dim() - 3]
+        index = _between(pattern.flatten(2), len(lead) - 1).expand(*lead, *pattern.shape[1:2], -1)
+        channels, height, width = self.in_shape
+        spread = output.new_zeros(*lead, channels, height * width)
+        return spread.scatter_add(-1, index, output.flatten(-2)).reshape(*lead, channels, height, width)
+
+    def windows(self) -> Tensor:
+        """The places in a channel that every window sees, `(windows, size)`, with -1 for what lies in the padding."""
+        _, height, width = self.in_shape
+        places = torch.arange(1, height * width + 1, dtype=torch.float64).reshape(1, 1, height, width)
+        top, left = self.padding
+        # ceil_mode lets a window hang over the far edge: pad generously, then keep the windows that exist.
+        pad_h = top + self.stride[0] + self.dilation[0] * self.kernel[0]
+        pad_w = left + self.stride[1] + self.dilation[1] * self.kernel[1]
+        wide = F.pad(places, (left, pad_w, top, pad_h))
+        rows, cols = self.apply(places).shape[2:]
+        span_h = self.dilation[0] * (self.kernel[0] - 1) + 1
+        span_w = self.dilation[1] * (self.kernel[1] - 1) + 1
+        seen = wide.unfold(2, span_h, self.stride[0]).unfold(3, span_w, self.stride[1])[0, 0, :rows, :cols]
+        seen = seen[..., :: self.dilation[0], :: self.dilation[1]]
+        return seen.reshape(rows * cols, -1).long() - 1
+
+    def settings(self) -> dict[str, object]:
+        return {
+            "kernel": self.kernel,
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "ceil_mode": self.ceil_mode,
+        }

@@ -1,0 +1,145 @@
+"""From an `nn.Module` to a graph: torch.fx records what the module does, `steps` says what each step means.
+
+The recorded steps are replayed on a small batch, so that shapes are known and anything that only depends on shapes
+(`x.view(x.size(0), -1)`) is already a number. Whatever is not in the tables of `steps` is an error that names the layer
+and where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from relucert.core.errors import UnsupportedLayer
+from relucert.networks import affine
+from relucert.networks.affine import Shape, Source
+from relucert.networks.building import SUPPORTED, Builder, Held, Traced
+from relucert.networks.graph import Graph, Node
+from relucert.networks.steps import FUNCTIONS, INPLACE, METHODS, MODULES
+
+
+def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Source | None, like: Tensor) -> Graph:
+    """The graph of `module` applied to `(x - mean) / std`, for inputs of the dtype and device of `like`."""
+    builder = Builder(module, input_shape, like)
+    start = builder.input
+    if mean is not None:
+        start = builder.add(affine.Shift(mean, -1, start.shape), start, name="input normalisation")
+    if std is not None:
+        start = builder.add(affine.Scale(std, True, start.shape), start, name="input normalisation")
+    return _Walk(builder, start).graph()
+
+
+class _Walk:
+    """One pass over the recording: `env` holds what every recorded value is."""
+
+    def __init__(self, builder: Builder, start: Traced):
+        self.builder, self.module, self.start = builder, builder.module, start
+
+    def graph(self) -> Graph:
+        modes = [(part, part.training) for part in self.module.modules()]
+        try:
+            # In eval mode, as certificates mean it: dropout is nothing and batch norm uses its running statistics.
+            self.module.eval()
+            recording = self._record()
+        finally:
+            for part, training in modes:
+                part.training = training
+        env: dict[fx.Node, Any] = {}
+        output: Any = None
+        for node in recording.nodes:
+            self.builder.current = node
+            if node.op == "output":
+                output = env[node.args[0]] if isinstance(node.args[0], fx.Node) else node.args[0]
+            else:
+                env[node] = self._step(node, env)
+        if not isinstance(output, Traced) or len(output.shape) != 1:
+            shape = output.shape if isinstance(output, Traced) else type(output).__name__
+            raise UnsupportedLayer(
+                f"module {type(self.module).__name__} must return one tensor of logits (batch, classes); found {shape}"
+            )
+        return _prune(self.builder.nodes, output.index)
+
+    def _record(self) -> fx.Graph:
+        tracer = fx.Tracer()
+        tracer.record_stack_traces = True
+        try:
+            return tracer.trace(self.module)
+        except Exception as error:
+            raise UnsupportedLayer(
+                f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
+                f"run the same layers for every input, without branches on values. {SUPPORTED}"
+            ) from error
+
+    def _step(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        if node.op == "placeholder":
+            if any(value is self.start for value in env.values()):
+                if node.args:  # a second argument with a default
+                    return node.args[0]
+                raise self.builder.unsupported("forward must take one tensor")
+            return self.start
+        if node.op == "get_attr":
+            owner, _, name = str(node.target).rpartition(".")
+            return Held(Source(self.module.get_submodule(owner), name))
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: env[other])  # type: ignore[misc]
+        if node.op == "call_module":
+            part = self.module.get_submodule(str(node.target))
+            build = next((MODULES[kind] for kind in type(part).__mro__ if kind in MODULES), None)
+            if build is None or not args or not isinstance(args[0], Traced):
+                raise self.builder.unsupported()
+            made = build(self.builder, part, args[0])
+            inplace = bool(getattr(part, "inplace", False))
+        else:
+            table: dict[Any, Callable[..., Any]] = FUNCTIONS if node.op == "call_function" else METHODS
+            if not _touches((args, kwargs), Traced):
+                if _touches((args, kwargs), Held):
+                    raise self.builder.unsupported("it computes on parameters or buffers in forward")
+                return self._plain(node, args, kwargs)
+            if node.target not in table:
+                raise self.builder.unsupported()
+            try:
+                made = table[node.target](self.builder, *args, **kwargs)
+            except UnsupportedLayer:
+                raise
+            except TypeError as error:  # an argument that the table's function does not know
+                raise self.builder.unsupported(f"with these arguments ({error})") from error
+            inplace = bool(kwargs.get("inplace")) or node.target in INPLACE
+            inplace = inplace or (node.target in (F.relu, F.leaky_relu) and args[-1] is True)
+        if inplace and node.args and isinstance(node.args[0], fx.Node):
+            env[node.args[0]] = made  # whoever reads the old value later sees the new one
+        return made
+
+    def _plain(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """A step on shapes and numbers only: just do it."""
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
+
+
+def _touches(tree: Any, kind: type) -> bool:
+    if isinstance(tree, list | tuple):
+        return any(_touches(part, kind) for part in tree)
+    if isinstance(tree, dict):
+        return any(_touches(part, kind) for part in tree.values())
+    return isinstance(tree, kind)
+
+
+def _prune(nodes: list[Node], output: int) -> Graph:
+    """Keep what the output needs, in the same order."""
+    needed, stack = {0}, [output]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(nodes[index].inputs)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = [nodes[old] for old in sorted(needed)]
+    return Graph(
+        tuple(
+            Node(place[node.index], node.name, node.op, tuple(place[i] for i in node.inputs), node.shape)
+            for node in kept
+        )
+    )
