@@ -19,11 +19,12 @@ from relucert.core.errors import CheckpointError, FileAccessError
 from relucert.networks.architectures import cnn, fc1
 from relucert.networks.network import Network
 
+Image = tuple[int, int, int]
 CNN_KEYS = tuple(f"{kind}_{layer}" for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weights", "biases"))
 FC1_KEYS = ("U", "bU", "W", "bW")
 
 
-def load_mat(path: str | Path, input_shape: tuple[int, int, int] | None = None) -> Network:
+def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
     """Read the authors' CNN or FC1, in eval mode.
 
     The files do not say the shape of an image: it is the square one that fits (28 x 28 for 784 inputs, 3 x 32 x 32 for
@@ -55,7 +56,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     return {key: value for key, value in contents.items() if not key.startswith("__")}
 
 
-def _cnn(path: Path, arrays: dict[str, np.ndarray], shape: tuple[int, int, int] | None) -> tuple[nn.Module, tuple]:
+def _cnn(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tuple[nn.Module, Image]:
     conv1, conv2, full1, full2 = (arrays[f"weights_{layer}"] for layer in ("conv1", "conv2", "fc1", "fc2"))
     if conv1.ndim != 4 or conv2.ndim != 4 or full1.ndim != 2 or full2.ndim != 2:
         raise CheckpointError(f"{path} must hold 4-dimensional convolutions and 2-dimensional matrices")
@@ -74,7 +75,7 @@ def _cnn(path: Path, arrays: dict[str, np.ndarray], shape: tuple[int, int, int] 
     ), shape
 
 
-def _fc1(path: Path, arrays: dict[str, np.ndarray], shape: tuple[int, int, int] | None) -> tuple[nn.Module, tuple]:
+def _fc1(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tuple[nn.Module, Image]:
     inner, outer = arrays["U"], arrays["W"]
     if inner.ndim != 2 or outer.ndim != 2 or inner.shape[1] != outer.shape[0]:
         raise CheckpointError(
@@ -105,5 +106,6 @@ def _fill(path: Path, module: nn.Module, weights: list[np.ndarray], biases: list
                     f"each row), found {weight.shape} and {bias.shape}"
                 )
             layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
+            assert layer.bias is not None
             layer.bias.copy_(torch.from_numpy(bias.reshape(-1).copy()))
     return module

@@ -169,7 +169,7 @@ class Network(nn.Module):
     def _compare(self) -> None:
         """Run module and graph on the same inputs: whatever tracing might have misunderstood shows here."""
         generator = torch.Generator().manual_seed(1)
-        x = torch.rand(2, *self.input_shape, generator=generator, dtype=torch.float64).to(self._like)
+        x = torch.randn(2, *self.input_shape, generator=generator, dtype=torch.float64).to(self._like)
         modes = [(part, part.training) for part in self.modules()]
         self.eval()
         try:
@@ -210,8 +210,9 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     tensor = torch.as_tensor(value, dtype=torch.float64).to(like)
     if tensor.dim() == 1 and len(tensor) == shape[0] and len(shape) > 1:
         tensor = tensor.reshape(-1, *(1,) * (len(shape) - 1))
+    axes = tensor.dim() in (0, len(shape))
     try:
-        fits = torch.broadcast_shapes(tensor.shape, shape) == torch.Size(shape)
+        fits = axes and torch.broadcast_shapes(tensor.shape, shape) == torch.Size(shape)
     except RuntimeError:
         fits = False
     if not fits or not bool(torch.isfinite(tensor).all()):

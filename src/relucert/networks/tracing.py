@@ -65,6 +65,8 @@ class _Walk:
     def _record(self) -> fx.Graph:
         tracer = fx.Tracer()
         tracer.record_stack_traces = True
+        tracer.proxy_buffer_attributes = True
+        before = set(vars(self.module))
         try:
             return tracer.trace(self.module)
         except Exception as error:
@@ -72,6 +74,9 @@ class _Walk:
                 f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
                 f"run the same layers for every input, without branches on values. {SUPPORTED}"
             ) from error
+        finally:
+            for name in set(vars(self.module)) - before:  # tensors made in forward, which the tracer leaves there
+                delattr(self.module, name)
 
     def _step(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         if node.op == "placeholder":
@@ -82,6 +87,8 @@ class _Walk:
             return self.start
         if node.op == "get_attr":
             owner, _, name = str(node.target).rpartition(".")
+            if not hasattr(self.module.get_submodule(owner), name):
+                raise self.builder.unsupported("it makes a tensor in forward; register it as a buffer instead")
             return Held(Source(self.module.get_submodule(owner), name))
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: env[other])  # type: ignore[misc]
         if node.op == "call_module":

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from relucert.core.errors import CheckpointError, FileAccessError
+from relucert.interop.loading import load
+from relucert.interop.mat import load_mat
+
+
+def tensorflow_cnn(x, arrays):
+    """The CNN computed the way TensorFlow lays it out: (batch, height, width, channel), explicit loops over windows."""
+    for layer in ("conv1", "conv2"):
+        weight, bias = arrays[f"weights_{layer}"], arrays[f"biases_{layer}"]
+        padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        rows, columns = x.shape[1] // 2, x.shape[2] // 2
+        out = np.zeros((len(x), rows, columns, weight.shape[3]))
+        for i in range(rows):
+            for j in range(columns):
+                window = padded[:, 2 * i : 2 * i + 4, 2 * j : 2 * j + 4]
+                out[:, i, j] = np.einsum("bhwc,hwco->bo", window, weight) + bias[0]
+        x = np.maximum(out, 0)
+    hidden = np.maximum(x.reshape(len(x), -1) @ arrays["weights_fc1"] + arrays["biases_fc1"], 0)
+    return hidden @ arrays["weights_fc2"] + arrays["biases_fc2"]
+
+
+def random_cnn(channels, side, hidden=7, classes=4):
+    rng = np.random.default_rng(0)
+    shapes = {
+        "conv1": (4, 4, channels, 3), "conv2": (4, 4, 3, 5), "fc1": (5 * (side // 4) ** 2, hidden), "fc2": (hidden, classes),
+    }  # fmt: skip
+    arrays = {f"weights_{name}": 0.3 * rng.standard_normal(shape) for name, shape in shapes.items()}
+    return arrays | {f"biases_{name}": rng.standard_normal((1, shape[-1])) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 12)])
+def test_a_cnn_in_tensorflow_layout_is_read_right(channels, side, tmp_path):
+    arrays = random_cnn(channels, side)
+    savemat(tmp_path / "net.mat", arrays)
+    net = load(tmp_path / "net.mat")
+    assert net.input_shape == (channels, side, side)
+    x = np.random.default_rng(1).random((5, side, side, channels))
+    ours = net.double()(torch.from_numpy(x).permute(0, 3, 1, 2))
+    stored = {name: value.astype(np.float32).astype(np.float64) for name, value in arrays.items()}
+    assert np.allclose(ours.detach().numpy(), tensorflow_cnn(x, stored), atol=1e-10)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 6), (3, 4)])
+def test_an_fc1_in_tensorflow_layout_is_read_right(channels, side, tmp_path):
+    rng = np.random.default_rng(0)
+    inner, outer = (
+        rng.standard_normal((channels * side**2, 9)).astype(np.float32),
+        rng.standard_normal((9, 3)).astype(np.float32),
+    )
+    biases = {
+        "bU": rng.standard_normal((1, 9)).astype(np.float32),
+        "bW": rng.standard_normal((1, 3)).astype(np.float32),
+    }
+    savemat(tmp_path / "net.mat", {"U": inner, "W": outer, **biases})
+    net = load(tmp_path / "net.mat").double()
+    assert net.input_shape == (channels, side, side)
+    x = rng.random((5, side, side, channels))
+    hidden = np.maximum(x.reshape(5, -1) @ inner.astype(float) + biases["bU"], 0)
+    expected = hidden @ outer.astype(float) + biases["bW"]
+    assert np.allclose(net(torch.from_numpy(x).permute(0, 3, 1, 2)).detach().numpy(), expected, atol=1e-10)
+
+
+def test_files_that_are_not_the_authors_are_refused(tmp_path):
+    savemat(tmp_path / "other.mat", {"a": np.zeros(3)})
+    with pytest.raises(CheckpointError, match=r"must hold the keys weights_conv1.*; found a"):
+        load(tmp_path / "other.mat")
+    (tmp_path / "text.mat").write_text("hello " * 40)
+    with pytest.raises(CheckpointError, match=r"not a \.mat file, or it is damaged"):
+        load(tmp_path / "text.mat")
+    with pytest.raises(FileAccessError, match="does not exist"):
+        load_mat(tmp_path / "missing.mat")
+    arrays = random_cnn(1, 8)
+    savemat(tmp_path / "whole.mat", arrays)
+    raw = (tmp_path / "whole.mat").read_bytes()
+    (tmp_path / "cut.mat").write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(CheckpointError):
+        load(tmp_path / "cut.mat")
+    savemat(tmp_path / "wrong.mat", arrays | {"weights_fc1": np.zeros((19, 7))})
+    with pytest.raises(CheckpointError, match="weights_fc1 has 19 rows"):
+        load(tmp_path / "wrong.mat")
+    savemat(tmp_path / "wrong.mat", arrays | {"biases_fc2": np.zeros((1, 2))})
+    with pytest.raises(CheckpointError, match="not the paper's architecture"):
+        load(tmp_path / "wrong.mat")
+    savemat(tmp_path / "odd.mat", {"U": np.zeros((7, 3)), "bU": np.zeros(3), "W": np.zeros((3, 2)), "bW": np.zeros(2)})
+    with pytest.raises(CheckpointError, match="7 inputs are no square image"):
+        load(tmp_path / "odd.mat")
+    assert load_mat(tmp_path / "odd.mat", input_shape=(7, 1, 1)).input_shape == (7, 1, 1)
