@@ -1,0 +1,306 @@
+"""`Ball`: the inputs within eps of x in l_p and inside a box, the set over which everything is proved."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relucert.core.errors import InvalidInput
+from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum
+from relucert.core.norms import check_p, norm
+from relucert.core.projection import projected_offset
+from relucert.core.rounding import cast_up, rounded_inwards, sum_up
+from relucert.core.sampling import random_offsets
+from relucert.core.water_level import ITERATIONS
+
+Index = int | slice | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ball:
+    """The set { z : ||z - x||_p <= eps, lower <= z <= upper } around every x of a batch.
+
+    p: a number of at least 1, or inf. eps: a number, one number for each example, or inf for the box alone. box: None, two
+    numbers, or two tensors that broadcast to x (batch, *input), taken in the dtype of x; eps is compared in float64. Lengths
+    are in pixels. x itself must lie in the box.
+
+    >>> ball, x = Ball(2, 0.5), torch.tensor([[0.0, 0.5]])
+    >>> ball.minimum(x, torch.tensor([[1.0, 1.0]])).value
+    tensor([-0.5000])
+    >>> ball.project(x, torch.tensor([[0.3, 0.9]])), ball.contains(x, torch.tensor([[0.3, 0.9]]))
+    (tensor([[0.3000, 0.9000]]), tensor([True]))
+    >>> ball.with_eps(0.1)
+    Ball(2, 0.1, box=(0, 1))
+    """
+
+    p: float
+    eps: float | Tensor
+    box: tuple[float | Tensor, float | Tensor] | None = (0.0, 1.0)
+    # Tensors of a box show only beside x whether they have a batch dimension; until then restrictions wait here.
+    _picks: tuple[Index, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_p(self.p))
+        object.__setattr__(self, "eps", _checked_eps(self.eps))
+        object.__setattr__(self, "box", _checked_box(self.box))
+
+    def __repr__(self) -> str:
+        box = None if self.box is None else f"({_short(self.box[0])}, {_short(self.box[1])})"
+        return f"Ball({self.p:g}, {_short(self.eps)}, box={box})"
+
+    def check(self, x: Float[Tensor, " batch *input"]) -> None:
+        """Raise InvalidInput unless x is a batch of finite numbers inside the box, as long as eps."""
+        if x.ndim < 2 or x.dtype not in (torch.float32, torch.float64):
+            raise InvalidInput(
+                f"x must be a float32 or float64 tensor (batch, *input), found {x.dtype} {tuple(x.shape)}"
+            )
+        self._radii(x)
+        _refuse(~x.isfinite(), x, "x must be finite")
+        lower, upper = self.bounds(x)
+        _refuse((x < lower) | (x > upper), x, f"x must lie in the box of {self!r}")
+
+    def radii(self, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
+        """Return eps as one number for each example, in the dtype of x."""
+        return self._radii(x).to(x.dtype)
+
+    def bounds(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
+        """Return the box as two tensors of the shape and dtype of x, infinite without a box."""
+        lower, upper = (-math.inf, math.inf) if self.box is None else self.box
+        return self._side(lower, x), self._side(upper, x)
+
+    def rooms(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
+        """Return the distances x - lower and upper - x to the box, rounded up to the dtype of x."""
+        self.check(x)
+        lower, upper = self.bounds(x)
+        return cast_up(x.double() - lower.double(), x.dtype), cast_up(upper.double() - x.double(), x.dtype)
+
+    def hull(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
+        """Return the smallest box that holds the set, elementwise bounds rounded outwards: box cut with [x - eps, x + eps]."""
+        self.check(x)
+        lower, upper = self.bounds(x)
+        eps = self._radii(x).reshape(-1, *[1] * (x.ndim - 1))
+        up = cast_up(sum_up(x.double(), eps), x.dtype)
+        down = -cast_up(sum_up(-x.double(), eps), x.dtype)
+        return torch.maximum(lower, down), torch.minimum(upper, up)
+
+    def contains(
+        self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch ..."], slack: float = 0.0
+    ) -> Bool[Tensor, " batch ..."]:
+        """Say which z lie in the set, evaluated in float64: (batch,) for z like x, (batch, n) for z (batch, n, *input).
+
+        Every length may be `slack` longer, by default not at all.
+        """
+        lower, upper = self.bounds(x)
+        eps, dims = self._radii(x) + slack, x.ndim - 1
+        centre, lower, upper, points = x.double(), lower.double() - slack, upper.double() + slack, z.double()
+        if z.ndim == x.ndim + 1:
+            eps, centre, lower, upper = eps[:, None], centre[:, None], lower[:, None], upper[:, None]
+        boxed = (points.isfinite() & (points >= lower) & (points <= upper)).flatten(-dims).all(-1)
+        return boxed & (norm(points - centre, self.p, z.ndim - dims) <= eps)
+
+    def project(
+        self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"]
+    ) -> Float[Tensor, " batch *input"]:
+        """Return the points of the set nearest to z in l_2, rounded so that `contains` holds; points of the set stay."""
+        self.check(x)
+        if z.shape != x.shape:
+            raise InvalidInput(f"z must have the shape {tuple(x.shape)} of x, found {tuple(z.shape)}")
+        _refuse(~z.isfinite(), z, "z must be finite")
+        x, z = x.detach(), z.detach().to(x.dtype)
+        outside = (~self.contains(x, z)).nonzero().squeeze(-1)
+        if len(outside) == 0:
+            return z
+        ball, centre = self.restrict(outside), x[outside]
+        eps, (lower, upper) = ball._radii(centre), ball.bounds(centre)
+        middle = centre.double().flatten(1)
+        below, above = middle - lower.double().flatten(1), upper.double().flatten(1) - middle
+        offset = projected_offset(z[outside].double().flatten(1) - middle, self.p, eps, below, above)
+        near = (middle + offset).reshape(centre.shape)
+        return z.index_copy(0, outside, rounded_inwards(centre, near, self.p, eps, lower, upper))
+
+    def sample(
+        self, x: Float[Tensor, " batch *input"], generator: torch.Generator, count: int | None = None
+    ) -> Float[Tensor, " batch ..."]:
+        """Return random points of the set, like x or with `count` as (batch, count, *input); `contains` holds exactly.
+
+        Half of the points are as near to the surface as `random_offsets` can bring them.
+        """
+        self.check(x)
+        many = 1 if count is None else count
+        if many < 0:
+            raise InvalidInput(f"count must be at least 0, found {count}")
+        x, (lower, upper) = x.detach(), self.bounds(x)
+        below, above = (x.double() - lower.double()).flatten(1), (upper.double() - x.double()).flatten(1)
+        radius = torch.minimum(self._radii(x), norm(torch.maximum(below, above), self.p))
+        _refuse(radius.isinf(), radius, "eps must be finite where the box is not, to sample from the set: the radius")
+        step = random_offsets(below, above, radius, self.p, many, generator)
+        # One centre for each point, as `rounded_inwards` wants them.
+        centre, low, high = (part.repeat_interleave(many, 0) for part in (x, lower, upper))
+        points = centre.double() + step.reshape(centre.shape)
+        points = rounded_inwards(centre, points, self.p, self._radii(x).repeat_interleave(many, 0), low, high)
+        return points if count is None else points.reshape(len(x), many, *x.shape[1:])
+
+    def minimum(
+        self,
+        x: Float[Tensor, " batch *input"],
+        rows: Float[Tensor, " batch ..."],
+        *,
+        point: bool = False,
+        max_iterations: int = ITERATIONS,
+        budget: int = BUDGET,
+    ) -> LinearMinimum:
+        """Return lower bounds on <c, z - x> over the set for rows c, (batch, rows, *input) or one for each example like x.
+
+        See `linear_minimum` for what is proved, the gradient and the memory; with `point` also the minimisers z, in the set
+        exactly. Where the set has no end along a row the value is -inf.
+        """
+        self.check(x)
+        single = rows.ndim == x.ndim
+        many = rows.unsqueeze(1) if single else rows
+        if many.shape[:1] + many.shape[2:] != x.shape or rows.dtype != x.dtype:
+            raise InvalidInput(
+                f"rows must be {x.dtype} (batch, rows, *input) for x {tuple(x.shape)}, found {rows.dtype} {tuple(rows.shape)}"
+            )
+        x, radii = x.detach(), self._radii(x)
+        below, above = (None, None) if self.box is None else self.rooms(x)
+        value, offset = linear_minimum(
+            many,
+            self.p,
+            cast_up(radii, x.dtype),
+            below,
+            above,
+            offset=point,
+            max_iterations=max_iterations,
+            budget=budget,
+        )
+        points = None
+        if offset is not None:
+            count = many.shape[1]
+            centre, low, high, eps = (part.repeat_interleave(count, 0) for part in (x, *self.bounds(x), radii))
+            points = rounded_inwards(centre, centre.double() + offset.flatten(0, 1), self.p, eps, low, high)
+            points = points.reshape(rows.shape)
+        return LinearMinimum(value=value.squeeze(1) if single else value, point=points)
+
+    def restrict(self, index: Index) -> Ball:
+        """Return the ball of some of the examples: an integer (a batch of one), a slice, a mask or positions."""
+        if isinstance(index, int):
+            index = slice(index, index + 1 or None)
+        elif not isinstance(index, slice):
+            index = torch.as_tensor(index)
+            if index.ndim != 1 or index.is_floating_point():
+                raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), found {index!r}")
+        eps = _picked(self.eps, index) if isinstance(self.eps, Tensor) else self.eps
+        tensors = self.box is not None and any(isinstance(side, Tensor) for side in self.box)
+        return replace(self, eps=eps, _picks=(*self._picks, index) if tensors else ())
+
+    def with_eps(self, eps: float | Sequence[float] | Tensor) -> Ball:
+        """Return the ball with another eps."""
+        return replace(self, eps=eps)
+
+    def key(self, index: int = 0, x: Float[Tensor, " batch *input"] | None = None) -> dict[str, Any]:
+        """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf".
+
+        A box of two tensors needs x to tell which part of them belongs to the example; unless constant it becomes a digest.
+
+        >>> Ball("inf", [0.1, 0.2]).key(1)
+        {'p': 'inf', 'eps': 0.2, 'box': [0.0, 1.0]}
+        """
+        eps = float(self.eps[index]) if isinstance(self.eps, Tensor) else self.eps
+        box = None
+        if self.box is not None:
+            sides = self.box
+            if any(isinstance(side, Tensor) for side in sides):
+                if x is None:
+                    raise InvalidInput(f"x must be given to describe a box of tensors, found None for {self!r}")
+                sides = tuple(side[index] for side in self.bounds(x))
+            box = [_described(side) for side in sides]
+        return {"p": _described(self.p), "eps": _described(eps), "box": box}
+
+    def _radii(self, x: Tensor) -> Tensor:
+        """Eps for each example in float64."""
+        if not isinstance(self.eps, Tensor):
+            return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)
+        if len(self.eps) != len(x):
+            raise InvalidInput(
+                f"eps must be one number or one for each of the {len(x)} examples, found {len(self.eps)}"
+            )
+        return self.eps.to(x.device, torch.float64)
+
+    def _side(self, side: float | Tensor, x: Tensor) -> Tensor:
+        """One side of the box for every number of x."""
+        side = torch.as_tensor(side, dtype=x.dtype, device=x.device)
+        if side.ndim == x.ndim and len(side) != 1:
+            for pick in self._picks:
+                side = _picked(side, pick)
+        try:
+            return side.expand(x.shape)
+        except RuntimeError as error:
+            raise InvalidInput(f"box must broadcast to x {tuple(x.shape)}, found {tuple(side.shape)}") from error
+
+
+def _checked_eps(eps: Any) -> float | Tensor:
+    """Eps as a float or a tensor (batch,), after checking it."""
+    try:
+        value = eps.detach() if isinstance(eps, Tensor) else torch.as_tensor(eps, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"eps must be a number or one number for each example, found {eps!r}") from error
+    if value.ndim > 1:
+        raise InvalidInput(f"eps must be a number or one number for each example, found the shape {tuple(value.shape)}")
+    if not value.is_floating_point():
+        value = value.double()
+    if not bool((value >= 0).all()):  # also refuses NaN
+        raise InvalidInput(
+            f"eps must be at least 0, found {value[~(value >= 0)][0].item() if value.ndim else value.item()}"
+        )
+    return value if value.ndim else value.item()
+
+
+def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
+    """The box as None or two sides, each a float or a tensor, after checking it."""
+    if box is None:
+        return None
+    if not isinstance(box, tuple | list) or len(box) != 2:
+        raise InvalidInput(f"box must be None, two numbers or two tensors, found {box!r}")
+    try:
+        sides = [side.detach() if isinstance(side, Tensor) else float(side) for side in box]
+        lower, upper = (torch.as_tensor(side, dtype=torch.float64) for side in sides)
+        wrong = ~(lower <= upper)  # also refuses NaN
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"box must be None, two numbers or two tensors that broadcast, found {box!r}") from error
+    if bool(wrong.any()):
+        low, high = (side.expand(wrong.shape)[wrong][0].item() for side in (lower, upper))
+        raise InvalidInput(f"box must have lower <= upper, found lower {low} and upper {high}")
+    return sides[0], sides[1]
+
+
+def _refuse(wrong: Tensor, values: Tensor, rule: str) -> None:
+    """Raise an error that names the first wrong value and its example."""
+    if bool(wrong.any()):
+        place = wrong.nonzero()[0].tolist()
+        raise InvalidInput(f"{rule}, found {values[tuple(place)].item()} in example {place[0]}")
+
+
+def _picked(values: Tensor, index: Index) -> Tensor:
+    return values[index.to(values.device) if isinstance(index, Tensor) else index]
+
+
+def _short(value: float | Tensor) -> str:
+    if not isinstance(value, Tensor):
+        return f"{value:g}"
+    return f"<{' x '.join(map(str, value.shape))} numbers>"
+
+
+def _described(value: float | Tensor) -> float | str:
+    """A number, "inf" or "-inf", or the digest of a tensor that is not constant."""
+    if isinstance(value, Tensor):
+        if not bool((value == value.flatten()[0]).all()):
+            return "sha256:" + hashlib.sha256(value.double().cpu().contiguous().numpy().tobytes()).hexdigest()
+        value = value.flatten()[0].item()
+    return str(float(value)) if math.isinf(value) else float(value) + 0.0

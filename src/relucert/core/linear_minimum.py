@@ -1,0 +1,229 @@
+"""The minimum of a linear function over an l_p ball cut with a box: what every bound ends with.
+
+    min { <c, d> : ||d||_p <= eps, -below <= d <= above }
+
+Without a box it is -eps ||c||_q. With one, for 1 < p < inf, the minimiser is d_i = -sign(c_i) min((k |c_i|)^(q - 1), r_i),
+where r_i is the room on the side to which c_i pulls and k is such that ||d||_p = eps. Every k > 0 proves a lower bound,
+
+    g(k) = min over the box of  <c, d> + (||d||_p^p - eps^p) / (p k),
+
+the minimum itself at the right k, so the search for k may stop at any time. For p = inf the set is a box again; for p = 1
+the largest |c_i| move as far as they can, one after the other, until eps is spent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.core.errors import InvalidInput
+from relucert.core.norms import check_p, dual, norm, steepest
+from relucert.core.water_level import (
+    FULL,
+    ITERATIONS,
+    STEEP,
+    clipped_step,
+    critical_size,
+    greedy_step,
+    pulled,
+    water_level,
+)
+
+BUDGET = 2**29  # bytes of temporaries
+_CACHED = 2**21  # bytes of one temporary on a CPU: several of them fit in its cache, and passes over them cost little
+_TEMPORARIES = 8  # of a block's size at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearMinimum:
+    """Lower bounds `value` (batch, rows) of <c, z - x> over a set; on request the minimisers `point` (batch, rows, *input)."""
+
+    value: Float[Tensor, " batch ..."]
+    point: Float[Tensor, " batch ..."] | None = None
+
+
+def linear_minimum(
+    rows: Float[Tensor, " batch rows *input"],
+    p: float | int,
+    eps: Float[Tensor, " batch"],
+    below: Float[Tensor, " batch *input"] | None = None,
+    above: Float[Tensor, " batch *input"] | None = None,
+    *,
+    offset: bool = False,
+    max_iterations: int = ITERATIONS,
+    budget: int = BUDGET,
+) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows *input"] | None]:
+    """Return min { <c, d> : ||d||_p <= eps, -below <= d <= above } for every row c, and with `offset` the minimisers d.
+
+    The values are g(k) for the k at which the search ended: lower bounds also after few `max_iterations`, up to a relative
+    error of `relative_rounding(input size, dtype)`. Rooms and eps may be 0 or inf; where the set has no end along a row the
+    value is -inf, and the offset moves the other coordinates only. The gradient with respect to the rows is the minimiser; the
+    set is a constant. Temporaries stay under `budget` bytes, or one row's worth.
+
+    >>> rows, eps, room = torch.tensor([[[3.0, 4.0]]]), torch.tensor([1.0]), torch.tensor([[1.0, 0.0]])
+    >>> linear_minimum(rows, 2, eps)[0], linear_minimum(rows, 2, eps, below=room, above=room)[0]
+    (tensor([[-5.]]), tensor([[-3.]]))
+    """
+    p = check_p(p)
+    if max_iterations < 0:
+        raise InvalidInput(f"max_iterations must be at least 0, found {max_iterations}")
+    if below is None or above is None:
+        return _unboxed(rows, p, eps.to(rows), offset)
+    flat, shape = rows.flatten(2), rows.shape
+    unit = _Unit(p, eps.to(rows), below.to(rows).flatten(1), above.to(rows).flatten(1), max_iterations, budget)
+    value, level = _Minimum.apply(flat, unit)  # pyright: ignore[reportGeneralTypeIssues]
+    if not offset:
+        return value, None
+    return value, unit.offsets(flat.detach(), level).reshape(shape)
+
+
+def _unboxed(rows: Tensor, p: float, eps: Tensor, offset: bool) -> tuple[Tensor, Tensor | None]:
+    """The ball alone: -eps ||c||_q."""
+    length = norm(rows, dual(p), 2)
+    # inf * 0 is NaN, but a zero row has the value 0 at every eps.
+    value = -length * torch.where(length == 0, torch.zeros_like(length), eps[:, None])
+    if not offset:
+        return value, None
+    reach = eps.masked_fill(eps.isinf(), 0.0).reshape(-1, *[1] * (rows.ndim - 1))
+    return value, -reach * steepest(rows.detach(), p, 2)
+
+
+class _Minimum(torch.autograd.Function):
+    """Values and levels of the rows; by the envelope theorem the gradient of a minimum is its minimiser."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, unit: _Unit) -> tuple[Tensor, Tensor]:
+        value, level = unit.values(flat)
+        ctx.unit = unit
+        ctx.save_for_backward(flat, level)
+        ctx.mark_non_differentiable(level)
+        return value, level
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        flat, level = ctx.saved_tensors
+        return ctx.unit.offsets(flat, level).mul_(grads[0].unsqueeze(-1)), None
+
+
+class _Unit:
+    """The set measured in units of eps: a ball of radius 1 and rooms of at most 1, so that no power of them overflows."""
+
+    def __init__(self, p: float, eps: Tensor, below: Tensor, above: Tensor, max_iterations: int, budget: int):
+        self.p, self.max_iterations, self.budget = p, max_iterations, budget
+        # The set has no end along a side with room inf if eps is inf too; rows that pull there are told apart by these masks.
+        endless = eps.isinf()[:, None]
+        self.endless = (below.isinf() & endless, above.isinf() & endless) if bool(endless.any()) else None
+        if self.endless is not None:
+            below, above = below.masked_fill(self.endless[0], 0.0), above.masked_fill(self.endless[1], 0.0)
+        # A ball beyond the farthest corner cuts nothing off: the one that just holds the box has better units.
+        corner = torch.maximum(below, above).amax(-1) * below.shape[-1]
+        self.eps = torch.minimum(eps, corner)[:, None]
+        unit = self.eps.masked_fill(self.eps == 0, 1.0)
+        self.below, self.above = (torch.minimum(room, self.eps).div_(unit).clamp_(max=1.0) for room in (below, above))
+        # Powers other than squares cost more than their memory traffic, and need the range of float64.
+        self.dtype = torch.float64 if p not in (1.0, 2.0, math.inf) else below.dtype
+
+    def blocks(self, flat: Tensor) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor, Tensor]]:
+        """Pieces of the rows with the rooms that belong to them: (place, c, below, above)."""
+        for place in blocks(flat, self.budget, self.dtype):
+            below, above = (room[place[0], None].to(self.dtype) for room in (self.below, self.above))
+            yield place, flat[place].to(self.dtype), below, above
+
+    def values(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """The lower bounds (batch, rows), and the levels that prove them."""
+        value = flat.new_empty(flat.shape[:2])
+        level = flat.new_ones(flat.shape[:2], dtype=self.dtype)
+        for place, c, below, above in self.blocks(flat):
+            if math.isinf(self.p):
+                found = torch.minimum(c * above, c * -below).sum(-1)
+            elif self.p == 1.0:
+                found, level[place] = _greedy(c, below, above)
+            else:
+                level[place] = at = _level(c, below, above, self.p, self.max_iterations)
+                found = _dual_value(c, at, below, above, self.p)
+            value[place] = found * self.eps[place[0]]
+            if self.endless is not None:
+                down, up = (side[place[0], None] for side in self.endless)
+                value[place] = value[place].masked_fill((((c > 0) & down) | ((c < 0) & up)).any(-1), -math.inf)
+        return value, level
+
+    def offsets(self, flat: Tensor, level: Tensor) -> Tensor:
+        """The minimisers (batch, rows, size) that belong to the levels."""
+        offset = torch.empty_like(flat, memory_format=torch.contiguous_format)
+        for place, c, below, above in self.blocks(flat):
+            at = level[place]
+            if self.p == 1.0:
+                offset[place] = greedy_step(c, at, below, above, torch.ones_like(at))
+            else:
+                offset[place] = clipped_step(c, at, below, above, self.p)
+        return offset.mul_(self.eps.unsqueeze(-1))
+
+
+def blocks(flat: Float[Tensor, " batch rows size"], budget: int, dtype: torch.dtype) -> Iterator[tuple[slice, slice]]:
+    """Yield places that cut rows into blocks whose temporaries, of type `dtype`, stay under `budget` bytes."""
+    batch, rows, size = flat.shape
+    share = budget // _TEMPORARIES
+    if flat.device.type == "cpu":
+        share = min(share, _CACHED)
+    count = max(1, share // (dtype.itemsize * max(size, 1)))
+    examples = max(1, count // max(rows, 1))
+    for start in range(0, batch, examples):
+        for first in range(0, rows, count):
+            yield slice(start, start + examples), slice(first, first + count)
+
+
+def _greedy(c: Tensor, below: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
+    """p = 1: the least bound t + sum_i max(|c_i| - t, 0) r_i on what can be gained, negated, and the t that gives it."""
+    top = c.abs().amax(-1, keepdim=True)
+    room = pulled(c / top.masked_fill_(top == 0, 1.0), below, above)
+    # A coordinate without room must not take a place among the largest.
+    size = c.abs().mul_((room * torch.finfo(c.dtype).max).clamp_(max=1.0))
+    level = critical_size(size, room, room.new_ones(room.shape[:-1]))
+    return -(size.sub_(level.unsqueeze(-1)).clamp_(min=0.0).mul_(room).sum(-1) + level), level
+
+
+def _level(c: Tensor, below: Tensor, above: Tensor, p: float, max_iterations: int) -> Tensor:
+    """1 < p < inf: the level at which the clipped step has the length 1, or a smaller one after few iterations."""
+    q, limits = dual(p), torch.finfo(c.dtype)
+    # Any scale near the largest entry will do; of norms the Euclidean one is the cheapest, other powers cost much more.
+    size = norm(c, 2, 2) if p == 2.0 else c.abs().amax(-1)
+    shrink = size.clamp_(min=limits.tiny).reciprocal_()
+    c = c * shrink.unsqueeze(-1)
+    caps = pulled(c, below.pow(p), above.pow(p))
+    if q < STEEP:
+        widths = (c.mul_(c) if p == 2.0 else c.abs_().pow_(q)).clamp_(min=limits.tiny)
+        water = water_level(widths, caps, max_iterations)
+        level, full = water.pow(1.0 / max(p, q)), water >= FULL
+    else:
+        level, full = _bisected(c.abs_(), caps, q, max_iterations), caps.sum(-1) <= 1.0
+    level = level * (shrink if p <= 2.0 else shrink.pow(q - 1.0))
+    # A ball that cuts nothing off has the multiplier 0, the largest level.
+    return level.masked_fill(full, limits.max).clamp_(max=limits.max)
+
+
+def _bisected(sizes: Tensor, caps: Tensor, q: float, max_iterations: int) -> Tensor:
+    """The k at which sum_i min((k |c_i|)^q, y_i) = 1, from below; for a q that is too steep for `water_level`."""
+    length = norm(sizes, q, sizes.ndim - 1)
+    low = length.masked_fill(length == 0, 1.0).reciprocal_()
+    high = low * 2.0**500
+    for _ in range(max_iterations):
+        middle = (low * high).sqrt_()
+        over = torch.minimum((sizes * middle.unsqueeze(-1)).pow_(q), caps).sum(-1) > 1.0
+        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+    return low
+
+
+def _dual_value(c: Tensor, level: Tensor, below: Tensor, above: Tensor, p: float) -> Tensor:
+    """1 < p < inf: g(k), which is what the step gains less a bound on what it leaves."""
+    step = clipped_step(c, level, below, above, p)
+    length = step.square().sum(-1) if p == 2.0 else step.abs().pow_(p).sum(-1)
+    multiplier = (level if p <= 2.0 else level.pow(p - 1.0)).reciprocal()
+    multiplier = multiplier.masked_fill(level == torch.finfo(level.dtype).max, 0.0)
+    return step.mul_(c).sum(-1) - multiplier * (1.0 - length) / p

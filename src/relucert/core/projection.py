@@ -1,0 +1,126 @@
+"""The Euclidean projection onto an l_p ball cut with a box, for every p.
+
+    argmin { ||e - v||_2 : ||e||_p <= eps, -below <= e <= above }
+
+The centre lies in the box, so e_i has the sign of v_i; with g_i = |v_i| and r_i the room on its side, a multiplier m >= 0
+separates the coordinates: e_i = min(e, r_i) where e + m e^(p - 1) = g_i, and ||e||_p = eps fixes m unless m = 0 will do.
+p = inf needs no multiplier; p = 2 scales, as in the linear minimum along -v; p = 1 subtracts m, found by sorting; any other p
+takes one monotone equation inside another. Everything is done in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.core.linear_minimum import linear_minimum
+from relucert.core.norms import check_p, dual, norm
+from relucert.core.water_level import pulled
+
+_OUTER, _INNER = 100, 60  # both are bounds: about 8 steps of either are usual
+
+
+def projected_offset(
+    v: Float[Tensor, " batch size"],
+    p: float | int,
+    eps: Float[Tensor, " batch"],
+    below: Float[Tensor, " batch size"],
+    above: Float[Tensor, " batch size"],
+) -> Float[Tensor, " batch size"]:
+    """Return the point nearest to v of { e : ||e||_p <= eps, -below <= e <= above }, up to float64 rounding.
+
+    All arguments are float64; rooms and eps may be 0 or inf.
+
+    >>> room = torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+    >>> projected_offset(torch.tensor([[3.0, 4.0]], dtype=torch.float64), 1, room[:, 0], room, room)
+    tensor([[0., 1.]], dtype=torch.float64)
+    """
+    p = check_p(p)
+    boxed = torch.minimum(torch.maximum(v, -below), above)
+    if math.isinf(p):
+        return torch.minimum(torch.maximum(boxed, -eps[:, None]), eps[:, None])
+    rows = (norm(boxed, p) > eps).nonzero().squeeze(-1)
+    if len(rows) == 0:
+        return boxed
+    # Lengths in units of eps; no coordinate moves farther than that.
+    unit = eps[rows, None].masked_fill(eps[rows, None] == 0, 1.0)
+    v, down, up = v[rows] / unit, *(torch.minimum(room[rows], eps[rows, None]) / unit for room in (below, above))
+    if p == 1.0:
+        moved = _shifted(v, down, up)
+    elif p == 2.0:
+        moved = _scaled(v, down, up)
+    else:
+        moved = _shrunk(v, down, up, p)
+    return boxed.index_copy(0, rows, moved * eps[rows, None])
+
+
+def _scaled(v: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """p = 2: e = min(v / (1 + m), r), the point of the set farthest along v."""
+    _, offset = linear_minimum(-v.unsqueeze(1), 2, torch.ones_like(v[:, 0]), below, above, offset=True)
+    assert offset is not None
+    return offset.squeeze(1)
+
+
+def _shifted(v: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """p = 1: e = min(max(g - m, 0), r), where the sum of all e falls with m, with corners at every g and every g - r."""
+    size = v.abs()
+    top = size.amax(-1, keepdim=True)
+    room = torch.minimum(pulled(-v / top, below, above), size)
+    corners, order = torch.cat([size, size - room], -1).sort(-1, descending=True)
+    # From a corner g downwards a coordinate grows, from g - r on it does not.
+    kind = torch.cat([torch.ones_like(size), -torch.ones_like(size)], -1).gather(-1, order)
+    growing, weighted = kind.cumsum(-1), (kind * corners).cumsum(-1)
+    reached = weighted - growing * corners >= 1.0
+    # The first corner where the sum is 1 or more ends the segment that holds m.
+    segment = (reached.to(torch.uint8).argmax(-1, keepdim=True) - 1).clamp_(min=0)
+    slope = growing.gather(-1, segment).clamp_(min=1.0)
+    # Only rounding keeps a sum from reaching 1 anywhere: then all of the rooms are needed.
+    shift = ((weighted.gather(-1, segment) - 1.0) / slope).masked_fill_(~reached.any(-1, keepdim=True), 0.0)
+    return torch.copysign(torch.minimum((size - shift).clamp_(min=0.0), room), v)
+
+
+def _shrunk(v: Tensor, below: Tensor, above: Tensor, p: float) -> Tensor:
+    """Other p: Newton's method on log ||e||_p as a function of log m, kept inside a shrinking bracket."""
+    size = v.abs()
+    room = torch.minimum(pulled(-v / size.amax(-1, keepdim=True), below, above), size)
+    # At m = ||g||_q the length is 1 at most, since e <= (g / m)^(q - 1).
+    high = norm(size, dual(p)).log()
+    low = high - 60.0
+    at, moved = high, room
+    for _ in range(_OUTER):
+        m = at.exp().unsqueeze(-1)
+        free = _solved(size, m, p)
+        moved = torch.minimum(free, room)
+        length = norm(moved, p)
+        over = length > 1.0
+        low, high = torch.where(over, at, low), torch.where(over, high, at)
+        done = ((length - 1.0).abs() <= 1e-14) | (high - low <= 1e-14)
+        if bool(done.all()):
+            break
+        # d log e / d log m is -rate for a coordinate that is not cut off.
+        pull = m * free.pow(p - 1.0)
+        rate = torch.where(free < room, pull / (free + (p - 1.0) * pull).clamp_(min=1e-300), 0.0)
+        guess = at + length.log() / (rate * (moved / length.unsqueeze(-1)).pow_(p)).sum(-1)
+        guess = torch.where((guess > low) & (guess < high), guess, (low + high) / 2.0)
+        at = torch.where(done, at, guess)
+    return torch.copysign(moved, v)
+
+
+def _solved(size: Tensor, m: Tensor, p: float) -> Tensor:
+    """The e with e + m e^(p - 1) = g, by Newton's method from above in the variable in which the equation is convex."""
+    if p > 2.0:
+        outer, inner, power = torch.ones_like(m), m, p - 1.0  # y = e:          y + m y^(p - 1) = g
+    else:
+        outer, inner, power = m, torch.ones_like(m), 1.0 / (p - 1.0)  # y = e^(p - 1):  m y + y^(1 / (p - 1)) = g
+    # Each term alone bounds y, and at the smaller bound their sum is at most 2 g.
+    y = torch.minimum(size / outer, (size / inner).pow(1.0 / power))
+    for _ in range(_INNER):
+        steep = inner * y.pow(power - 1.0)
+        change = ((outer + steep) * y - size) / (outer + power * steep)
+        y = (y - change).clamp_(min=0.0)
+        if bool((change <= 1e-10 * y).all()):  # the next error is a square
+            break
+    return y if p > 2.0 else y.pow(1.0 / (p - 1.0))
