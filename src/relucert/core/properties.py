@@ -1,0 +1,150 @@
+"""What is to be proved about the logits: linear inequalities, of which "the class stays y" is one instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.core.errors import InvalidInput
+
+
+@dataclass(frozen=True, eq=False)
+class Property:
+    """Rows C (batch, specs, classes) and offsets c (batch, specs): it holds for logits f(z) where C f(z) + c > 0 in all rows.
+
+    >>> two = class_stays(torch.tensor([1]), classes=3)
+    >>> two.rows
+    tensor([[[-1.,  1.,  0.],
+             [ 0.,  1., -1.]]])
+    >>> two.margins(torch.tensor([[1.0, 3.0, 2.5]]))
+    tensor([[2.0000, 0.5000]])
+    >>> two.holds(torch.tensor([[1.0, 3.0, 3.0]]))
+    tensor([False])
+    """
+
+    rows: Float[Tensor, "batch specs classes"]
+    offsets: Float[Tensor, "batch specs"]
+
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 3 or self.rows.shape[1] == 0:
+            raise InvalidInput(f"rows must have shape (batch, specs >= 1, classes), found {tuple(self.rows.shape)}")
+        if self.offsets.shape != self.rows.shape[:2]:
+            raise InvalidInput(
+                f"offsets must have shape (batch, specs) = {tuple(self.rows.shape[:2])}, found {tuple(self.offsets.shape)}"
+            )
+        for name in ("rows", "offsets"):
+            values = getattr(self, name)
+            if not values.is_floating_point():
+                raise InvalidInput(f"{name} must have a floating-point dtype, found {values.dtype}")
+            if not values.isfinite().all():
+                raise InvalidInput(f"{name} must be finite, found {values[~values.isfinite()][0].item()}")
+        if (self.rows.dtype, self.rows.device) != (self.offsets.dtype, self.offsets.device):
+            raise InvalidInput(
+                "rows and offsets must share dtype and device, found "
+                f"{self.rows.dtype} on {self.rows.device} and {self.offsets.dtype} on {self.offsets.device}"
+            )
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def classes(self) -> int:
+        """The number of logits."""
+        return self.rows.shape[2]
+
+    def margins(self, logits: Float[Tensor, "*many batch classes"]) -> Float[Tensor, "*many batch specs"]:
+        """C f + c, row by row, in the wider of the two dtypes; leading dimensions (restarts, samples) are kept."""
+        if logits.shape[-2:] != (len(self), self.classes):
+            raise InvalidInput(
+                f"logits must have shape (..., batch, classes) = (..., {len(self)}, {self.classes}), "
+                f"found {tuple(logits.shape)}"
+            )
+        dtype = torch.promote_types(self.rows.dtype, logits.dtype)
+        product = self.rows.to(dtype) @ logits.to(dtype).unsqueeze(-1)
+        return product.squeeze(-1) + self.offsets.to(dtype)
+
+    def margin(self, logits: Float[Tensor, "*many batch classes"]) -> Float[Tensor, "*many batch"]:
+        """The smallest of `margins`."""
+        return self.margins(logits).amin(-1)
+
+    def holds(self, logits: Float[Tensor, "*many batch classes"]) -> Bool[Tensor, "*many batch"]:
+        """Whether `margin` is positive; a tie does not hold, nor does NaN."""
+        return self.margin(logits) > 0
+
+    def restrict(self, index: slice | Tensor) -> Property:
+        """The property of some examples: a slice, a mask (batch,) or positions (n,)."""
+        return Property(self.rows[index], self.offsets[index])
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Property:
+        """The same property in another dtype or on another device."""
+        return Property(self.rows.to(device, dtype), self.offsets.to(device, dtype))
+
+
+def class_stays(
+    y: Int[Tensor, " batch"],
+    classes: int,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Property:
+    """f_y > f_s for every other class s: rows e_y - e_s for s != y, in the order of the classes; (batch, classes - 1).
+
+    dtype and device default to torch's default dtype and the device of `y`.
+    """
+    if classes < 2:
+        raise InvalidInput(f"classes must be at least 2, found {classes}")
+    _check_classes("y", y, classes, ndim=1)
+    others = torch.arange(classes - 1, device=y.device)
+    return _differences(y, others + (others >= y[:, None]), classes, dtype, device)
+
+
+def against(
+    y: Int[Tensor, " batch"],
+    targets: Int[Tensor, "batch specs"],
+    classes: int,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Property:
+    """f_y > f_t for the chosen targets t (batch, specs) only: rows e_y - e_t, in the order given.
+
+    >>> against(torch.tensor([0]), torch.tensor([[2]]), classes=3).rows
+    tensor([[[ 1.,  0., -1.]]])
+    """
+    _check_classes("y", y, classes, ndim=1)
+    _check_classes("targets", targets, classes, ndim=2)
+    if targets.shape[0] != y.shape[0]:
+        raise InvalidInput(f"targets must have shape (batch, specs) with batch {len(y)}, found {tuple(targets.shape)}")
+    same = targets.to(y.device) == y[:, None]
+    if same.any():
+        example, column = same.nonzero()[0].tolist()
+        raise InvalidInput(
+            f"targets must differ from y, found targets[{example}, {column}] = y[{example}] = {int(y[example])}"
+        )
+    return _differences(y, targets.to(y.device), classes, dtype, device)
+
+
+def _differences(
+    y: Tensor, targets: Tensor, classes: int, dtype: torch.dtype | None, device: torch.device | str | None
+) -> Property:
+    one_hot = torch.eye(classes, dtype=dtype, device=y.device if device is None else device)
+    y, targets = y.to(one_hot.device).long(), targets.to(one_hot.device).long()
+    rows = one_hot[y][:, None] - one_hot[targets]
+    return Property(rows, rows.new_zeros(rows.shape[:2]))
+
+
+def _check_classes(name: str, labels: Tensor, classes: int, *, ndim: int) -> None:
+    if labels.ndim != ndim:
+        shape = "(batch,)" if ndim == 1 else "(batch, specs)"
+        raise InvalidInput(f"{name} must have shape {shape}, found {tuple(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InvalidInput(f"{name} must hold integers, found {labels.dtype}")
+    outside = (labels < 0) | (labels >= classes)
+    if outside.any():
+        where = outside.nonzero()[0].tolist()
+        raise InvalidInput(
+            f"{name} must lie in 0 to {classes - 1}, found {int(labels[tuple(where)])} at index {', '.join(map(str, where))}"
+        )

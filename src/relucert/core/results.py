@@ -1,0 +1,281 @@
+"""What the public functions return: one frozen dataclass for each question, always about a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relucert.core.errors import InvalidInput
+from relucert.core.records import Verdict as Verdict
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+class _Batch:
+    """Fields with one entry for each example: a tensor (batch, ...), a list, or None for all."""
+
+    def __len__(self) -> int:
+        return next(len(values) for values in self._entries().values() if values is not None)
+
+    def __getitem__(self, index: int | slice | Tensor) -> Self:
+        """The results of some examples, again as a batch: an integer (a batch of one), a slice, a mask or positions."""
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"index must be within the batch of {len(self)}, found {index}")
+            index = slice(index % len(self), index % len(self) + 1)
+        positions = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
+        if positions.ndim != 1:
+            raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), found {index!r}")
+        return type(self)(**{name: _pick(values, positions) for name, values in self._entries().items()})
+
+    def _entries(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
+AnyBatch = TypeVar("AnyBatch", bound=_Batch)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RadiusInterval(_Batch):
+    """For every example an interval around the distance to the nearest change of decision.
+
+    `lower` (batch,) is proved; `upper` (batch,) is the distance of `witness` (batch, *input), inf without one; `exact`
+    (batch,) says that the optimum was proved and upper <= lower (1 + tol), see `meets`; `seconds` (batch,); `method`, one
+    text for each example. Rows of `witness` without a witness are NaN; it is None where none has one.
+
+    >>> found = RadiusInterval(
+    ...     lower=torch.tensor([0.5, 0.25]), upper=torch.tensor([0.5, float("inf")]), exact=torch.tensor([True, False]),
+    ...     witness=torch.zeros(2, 4), seconds=torch.tensor([0.1, 0.1]), method=["region", "region"],
+    ... )
+    >>> found
+    RadiusInterval(2 examples, lower 0.25 to 0.5, upper 0.5 to inf, 1 exact)
+    >>> found[1:].witness
+    tensor([[nan, nan, nan, nan]])
+    """
+
+    lower: Float[Tensor, " batch"]
+    upper: Float[Tensor, " batch"]
+    exact: Bool[Tensor, " batch"]
+    witness: Float[Tensor, " batch *input"] | None
+    seconds: Float[Tensor, " batch"]
+    method: list[str]
+
+    def __post_init__(self) -> None:
+        batch = len(self.lower)
+        for name in ("lower", "upper", "seconds"):
+            _check_numbers(name, getattr(self, name), batch)
+        _check_mask("exact", self.exact, batch)
+        _check_length("method", self.method, batch)
+        _refuse("lower must be at least 0", self.lower < 0, lower=self.lower)
+        _refuse("lower must not exceed upper", self.lower > self.upper, lower=self.lower, upper=self.upper)
+        gap = self.exact & ~meets(self.lower, self.upper)
+        _refuse("where exact, upper must be at most lower (1 + tol)", gap, lower=self.lower, upper=self.upper)
+        _keep_witnesses(self, self.upper.isfinite(), "upper is finite")
+
+    def __repr__(self) -> str:
+        return (
+            f"RadiusInterval({_examples(self)}, lower {_span(self.lower)}, upper {_span(self.upper)}, "
+            f"{int(self.exact.sum())} exact)"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(_Batch):
+    """For every example a verdict about a ball.
+
+    `margin` (batch,) is the best proved lower bound on the property's margin over the ball, -inf without one; `witness`
+    (batch, *input) shows what is VULNERABLE, its other rows are NaN, and it is None where there is none; `method` names who
+    decided each example; `seconds` (batch,).
+    """
+
+    verdict: list[Verdict]
+    margin: Float[Tensor, " batch"]
+    witness: Float[Tensor, " batch *input"] | None
+    method: list[str]
+    seconds: Float[Tensor, " batch"]
+
+    def __post_init__(self) -> None:
+        batch = len(self.margin)
+        _check_length("verdict", self.verdict, batch)
+        _check_length("method", self.method, batch)
+        for name in ("margin", "seconds"):
+            _check_numbers(name, getattr(self, name), batch)
+        object.__setattr__(self, "verdict", [Verdict(verdict) for verdict in self.verdict])
+        # A witness against a proof means that one of the two is wrong: better no answer than such a one.
+        robust, vulnerable = self.which(Verdict.ROBUST), self.which(Verdict.VULNERABLE)
+        _refuse(
+            "margin must not be negative where the verdict is robust", robust & (self.margin < 0), margin=self.margin
+        )
+        _refuse(
+            "margin must not be positive where the verdict is vulnerable",
+            vulnerable & (self.margin > 0),
+            margin=self.margin,
+        )
+        _keep_witnesses(self, vulnerable, "the verdict is vulnerable")
+
+    def which(self, verdict: Verdict) -> Bool[Tensor, " batch"]:
+        """The mask of the examples with this verdict."""
+        return torch.tensor([found is verdict for found in self.verdict], dtype=torch.bool, device=self.margin.device)
+
+    def __repr__(self) -> str:
+        counts = [f"{self.verdict.count(verdict)} {verdict}" for verdict in Verdict if verdict in self.verdict]
+        return f"Certificate({', '.join([_examples(self), *counts])})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Adversarial(_Batch):
+    """What an attack found: `x` (batch, *input), `success` (batch,) and `distance` (batch,), which is inf on failure.
+
+    >>> Adversarial(torch.zeros(2, 4), torch.tensor([True, False]), torch.tensor([0.5, float("inf")]))
+    Adversarial(2 examples, 1 successful, distance 0.5 to 0.5)
+    """
+
+    x: Float[Tensor, " batch *input"]
+    success: Bool[Tensor, " batch"]
+    distance: Float[Tensor, " batch"]
+
+    def __post_init__(self) -> None:
+        batch = len(self.x)
+        _check_mask("success", self.success, batch)
+        _check_numbers("distance", self.distance, batch)
+        _refuse("distance must be at least 0", self.distance < 0, distance=self.distance)
+        wrong = self.success != self.distance.isfinite()
+        _refuse("distance must be finite on success and inf on failure", wrong, distance=self.distance)
+        broken = self.success & ~_finite_rows(self.x)
+        _refuse("x must be finite on success", broken, distance=self.distance)
+
+    def __repr__(self) -> str:
+        found = self.distance[self.success]
+        span = f", distance {_span(found)}" if len(found) else ""
+        return f"Adversarial({_examples(self)}, {len(found)} successful{span})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Distances(_Batch):
+    """The paper's d_B (`region`) and d_D (`decision`, signed if labels were given), both (batch,).
+
+    Training goes through these values, so only their shapes are checked.
+    """
+
+    region: Float[Tensor, " batch"]
+    decision: Float[Tensor, " batch"]
+
+    def __post_init__(self) -> None:
+        for name in ("region", "decision"):
+            _check_shape(name, getattr(self, name), len(self.region))
+
+    def __repr__(self) -> str:
+        return f"Distances({_examples(self)}, region {_span(self.region)}, decision {_span(self.decision)})"
+
+
+def meets(lower: Float[Tensor, " batch"], upper: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Whether upper <= lower (1 + tol), tol = 1e-6 in float64 and 1e-4 in float32: a proved optimum is then `exact`.
+
+    >>> meets(torch.tensor([1.0, 1.0]), torch.tensor([1.00005, 1.001]))
+    tensor([ True, False])
+    """
+    if lower.dtype not in _TOLERANCE or upper.dtype != lower.dtype:
+        raise InvalidInput(
+            f"lower and upper must both be float32 or both float64, found {lower.dtype} and {upper.dtype}"
+        )
+    # In float64, because 1 + tol is not a float32.
+    return upper.double() <= lower.double() * (1 + _TOLERANCE[lower.dtype])
+
+
+def concatenate(results: Sequence[AnyBatch]) -> AnyBatch:
+    """One result for several batches of the same kind, in order.
+
+    >>> part = Distances(torch.tensor([1.0]), torch.tensor([2.0]))
+    >>> len(concatenate([part, part]))
+    2
+    """
+    kinds = {type(result) for result in results}
+    if len(kinds) != 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+        raise InvalidInput(f"results must be at least one, all of one kind, found {names}")
+    kind = kinds.pop()
+    parts = [result._entries() for result in results]
+    lengths = [len(result) for result in results]
+    return kind(**{name: _joined([part[name] for part in parts], lengths) for name in parts[0]})
+
+
+def _joined(values: list[Any], lengths: list[int]) -> Any:
+    given = next((value for value in values if value is not None), None)
+    if given is None or not isinstance(given, Tensor):
+        return None if given is None else [item for value in values for item in value]
+    filled = [
+        given.new_full((length, *given.shape[1:]), torch.nan) if value is None else value
+        for value, length in zip(values, lengths, strict=True)
+    ]
+    return torch.cat(filled)
+
+
+def _pick(values: Any, positions: Tensor) -> Any:
+    if values is None:
+        return None
+    if isinstance(values, Tensor):
+        return values[positions.to(values.device)]
+    return [values[position] for position in positions.tolist()]
+
+
+def _keep_witnesses(result: RadiusInterval | Certificate, found: Tensor, rule: str) -> None:
+    """Check that there is a witness where `found`, and blank the other rows so that none can be taken for one."""
+    witness = result.witness
+    if witness is None:
+        _refuse(f"witness must be given where {rule}", found)
+        return
+    if witness.ndim < 2 or len(witness) != len(found):
+        raise InvalidInput(
+            f"witness must have shape (batch, *input) with batch {len(found)}, found {tuple(witness.shape)}"
+        )
+    _refuse(f"witness must be finite where {rule}", found & ~_finite_rows(witness))
+    if not found.all():
+        kept = found.view(-1, *[1] * (witness.ndim - 1))
+        object.__setattr__(result, "witness", witness.where(kept, torch.nan))
+
+
+def _finite_rows(x: Tensor) -> Tensor:
+    return x.isfinite().flatten(1).all(1)
+
+
+def _check_shape(name: str, values: Tensor, batch: int) -> None:
+    if values.shape != (batch,):
+        raise InvalidInput(f"{name} must have shape (batch,) = ({batch},), found {tuple(values.shape)}")
+
+
+def _check_numbers(name: str, values: Tensor, batch: int) -> None:
+    _check_shape(name, values, batch)
+    if not values.is_floating_point():
+        raise InvalidInput(f"{name} must have a floating-point dtype, found {values.dtype}")
+    _refuse(f"{name} must not be NaN", values.isnan())
+
+
+def _check_mask(name: str, values: Tensor, batch: int) -> None:
+    _check_shape(name, values, batch)
+    if values.dtype != torch.bool:
+        raise InvalidInput(f"{name} must have dtype bool, found {values.dtype}")
+
+
+def _check_length(name: str, values: Any, batch: int) -> None:
+    if not isinstance(values, list) or len(values) != batch:
+        raise InvalidInput(f"{name} must be a list with one entry for each of {batch} examples, found {values!r}")
+
+
+def _refuse(rule: str, wrong: Tensor, **values: Tensor) -> None:
+    if wrong.any():
+        example = int(wrong.nonzero()[0])
+        found = "".join(f", {name} {value[example].item()!r}" for name, value in values.items())
+        raise InvalidInput(f"{rule}, found example {example}{found}")
+
+
+def _examples(result: _Batch) -> str:
+    return f"{len(result)} example{'' if len(result) == 1 else 's'}"
+
+
+def _span(values: Tensor) -> str:
+    return f"{values.min().item():.4g} to {values.max().item():.4g}" if len(values) else "none"
