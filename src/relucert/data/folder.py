@@ -1,0 +1,102 @@
+"""Where data sets lie on disk: the data folder, and which of a data set's files it holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from relucert.core.atomic import file_access
+from relucert.data.specs import Archive, Spec, spec_of
+
+VARIABLE = "RELUCERT_DATA"
+UNFINISHED = ".relucert-*.tmp"  # the names that `atomic_write` gives to files that are being written
+# A writer adds to its file every few minutes at least (the network gives up sooner), so an older one is nobody's.
+ABANDONED_SECONDS = 3600.0
+
+
+def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+    r"""The folder of the data sets: the one given, else $RELUCERT_DATA, else the user's cache folder.
+
+    The cache folder is $XDG_CACHE_HOME/relucert, or by platform ~/.cache/relucert, ~/Library/Caches/relucert (macOS)
+    or %LOCALAPPDATA%\relucert (Windows). It need not exist.
+
+    >>> data_folder("signs").name
+    'signs'
+    """
+    chosen = folder if folder is not None else os.environ.get(VARIABLE)
+    if chosen is not None and os.fspath(chosen):
+        return Path(chosen).expanduser()
+    # The XDG specification tells programs to ignore a relative path.
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        if sys.platform == "darwin":
+            cache = Path.home() / "Library" / "Caches"
+        elif sys.platform == "win32":
+            cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        else:
+            cache = Path.home() / ".cache"
+    return cache / "relucert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a data set was found; `files` are the .npz, or the archives that are there (some may lack if missing)."""
+
+    kind: Literal["embedded", "npz", "archives", "missing"]
+    files: tuple[Path, ...] = ()
+
+
+def npz_path(spec: Spec, folder: Path) -> Path:
+    """The one file that holds the whole converted data set."""
+    return folder / f"{spec.name}.npz"
+
+
+def archive_path(spec: Spec, archive: Archive, folder: Path) -> Path | None:
+    """Where an archive lies, in the data set's own subfolder or the folder itself, or None."""
+    own = folder / spec.name / archive.file
+    if own.is_file():
+        return own
+    outside = folder / archive.file
+    return outside if not spec.shared_names and outside.is_file() else None
+
+
+def locate(name: str, folder: str | os.PathLike[str] | None = None) -> Place:
+    """Where a data set would be read from, without reading it.
+
+    >>> locate("digits").kind
+    'embedded'
+    """
+    spec, where = spec_of(name), data_folder(folder)
+    if spec.embedded:
+        return Place(kind="embedded")
+    with file_access(where, "read"):
+        if npz_path(spec, where).is_file():
+            return Place(kind="npz", files=(npz_path(spec, where),))
+        found = [archive_path(spec, archive, where) for archive in spec.archives]
+    return Place(kind="missing" if None in found else "archives", files=tuple(path for path in found if path))
+
+
+def prepare(folder: Path) -> None:
+    """Make a folder ready for writing: it exists, and what killed processes left half-written in it is gone."""
+    with file_access(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in folder.glob(UNFINISHED):
+            with suppress(FileNotFoundError):  # another process may be tidying up too
+                if time.time() - part.stat().st_mtime > ABANDONED_SECONDS:
+                    part.unlink()
+
+
+def instructions(spec: Spec, folder: Path) -> str:
+    """What a person can do to provide the data set by hand."""
+    lines = [f"Put these files into {folder / spec.name}:"]
+    lines += [f"  {archive.file}  from {archive.urls[0]}" for archive in spec.archives]
+    lines += [
+        f"or a {spec.name}.npz (x_train, y_train, x_test, y_test) into {folder},",
+        f"or set {VARIABLE} to a folder that has them. About the data set: {spec.home}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""MNIST and Fashion-MNIST: four gzipped files in the IDX format.
+
+IDX is big-endian: two zero bytes, the type (8 = unsigned byte), the number of dimensions, each dimension as four
+bytes, then the values in row-major order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from relucert.core.atomic import file_access
+from relucert.core.errors import DamagedData
+from relucert.data.specs import Spec
+
+UNSIGNED_BYTE = 8
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """The uint8 array of one .gz file, which must have the given shape."""
+    header = struct.pack(f">BBBB{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape)
+    size = len(header) + math.prod(shape)
+    with file_access(path, "read"):
+        try:
+            with gzip.open(path) as file:
+                # One byte more than there may be: a file that unpacks to gigabytes is not read to its end.
+                content = file.read(size + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DamagedData(f"{path} is damaged: {error}") from error
+    if content[: len(header)] != header:
+        raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; its header is another one")
+    if len(content) != size:
+        found = f"only {len(content)}" if len(content) < size else "more"
+        raise DamagedData(f"{path} must unpack to {size} bytes; found {found}")
+    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
+
+
+def read(spec: Spec, files: Mapping[str, Path]) -> dict[str, np.ndarray]:
+    """The four arrays of the data set from its four files."""
+    _, height, width = spec.input_shape
+    arrays = {}
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        count = spec.count(split)
+        arrays[f"x_{split}"] = read_idx(files[f"{prefix}-images-idx3-ubyte.gz"], (count, height, width))
+        arrays[f"y_{split}"] = read_idx(files[f"{prefix}-labels-idx1-ubyte.gz"], (count,)).astype(np.int64)
+    return arrays

@@ -1,0 +1,96 @@
+"""`NAME.npz`, the one form in which a data set is kept: x_train, y_train, x_test, y_test.
+
+Images are uint8 of shape (N, H, W), or (N, H, W, C) with three channels; labels are int64 of shape (N,).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from relucert.core.atomic import atomic_write, file_access
+from relucert.core.errors import DamagedData
+from relucert.data.folder import prepare
+from relucert.data.specs import Spec
+from relucert.data.zipped import open_zip
+
+SPLITS = ("train", "test")
+
+
+def _header(archive: zipfile.ZipFile, path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of one array without its contents; the size must fit, so nothing can be cut off."""
+    try:
+        info = archive.getinfo(f"{key}.npy")
+    except KeyError:
+        found = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
+        raise DamagedData(f"{path} must hold the array {key}; found {found or 'nothing'}") from None
+    with archive.open(info) as file:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        version = np.lib.format.read_magic(file)
+        if version not in read:
+            raise DamagedData(f"{path}: {key} must be an array in numpy's format 1.0 or 2.0; found {version}")
+        shape, _, dtype = read[version](file)
+        expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if info.file_size != expected:
+        raise DamagedData(f"{path}: {key} must take {expected} bytes; found {info.file_size}")
+    return shape, dtype
+
+
+def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise DamagedData unless shape and dtype are the ones that the data set must have."""
+    channels, height, width = spec.input_shape
+    image = (height, width) if channels == 1 else (height, width, channels)
+    tail, kind = (image, "uint8") if key.startswith("x") else ((), "int64")
+    wanted = (spec.count(key[2:]), *tail)
+    if tuple(shape) != wanted:
+        raise DamagedData(f"{source}: {key} of {spec.name} must have shape {wanted}; found {tuple(shape)}")
+    if dtype != np.dtype(kind):
+        raise DamagedData(f"{source}: {key} of {spec.name} must be {kind}; found {dtype}")
+
+
+def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> None:
+    """Raise DamagedData unless every label is a class."""
+    low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
+    if low < 0 or high >= spec.classes:
+        raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}; found {low}..{high}")
+
+
+def check(path: Path, spec: Spec) -> None:
+    """Raise DamagedData, with file and reason, unless `path` holds the data set.
+
+    Checked are the names, shapes, dtypes, counts and sizes of the arrays and the range of the labels; the pixels'
+    own checksum is compared when they are read.
+    """
+    with open_zip(path) as archive:
+        for key in (f"{kind}_{split}" for split in SPLITS for kind in "xy"):
+            _check_array(spec, path, key, *_header(archive, path, key))
+    for key in (f"y_{split}" for split in SPLITS):
+        _check_labels(spec, path, key, read(path, key))
+
+
+def read(path: Path, key: str) -> np.ndarray:
+    """One array of the file; the others are not read."""
+    with open_zip(path) as archive, archive.open(f"{key}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def write(path: Path, spec: Spec, arrays: Mapping[str, np.ndarray], source: object) -> None:
+    """Write the data set to `path`, whole or not at all, after the same checks; `source` is who is to blame."""
+    for key, array in arrays.items():
+        _check_array(spec, source, key, array.shape, array.dtype)
+        if key.startswith("y"):
+            _check_labels(spec, source, key, array)
+    prepare(path.parent)
+    with atomic_write(path) as file, file_access(path):
+        # Not compressed: reading is what happens often, and half a second of it matters more than the disk.
+        np.savez(file, **dict(arrays))  # pyright: ignore[reportArgumentType]
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file as hex digits."""
+    with file_access(path, "read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,39 @@
+"""Reading .zip and .npz files that may be damaged or hostile: members are read in memory, never unpacked to disk."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relucert.core.atomic import file_access
+from relucert.core.errors import DamagedData, RelucertError
+
+
+@contextmanager
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A zip archive; whatever goes wrong in the block with its bytes becomes a DamagedData that names the file."""
+    with file_access(path, "read"):
+        file = path.open("rb")
+    with file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                yield archive
+        except (RelucertError, MemoryError):
+            raise
+        # zipfile and numpy's parser of headers answer wrong bytes with almost anything: BadZipFile, zlib.error,
+        # OSError, ValueError, SyntaxError, TokenError, NotImplementedError, RuntimeError, ...
+        except Exception as error:
+            raise DamagedData(f"{path} is damaged: {error}") from error
+
+
+def member(archive: zipfile.ZipFile, path: Path, name: str, *, largest: int) -> bytes:
+    """The bytes of one member, which must not have more than `largest`."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        raise DamagedData(f"{path} must hold {name}") from None
+    if info.file_size > largest:
+        raise DamagedData(f"{path}: {name} must have at most {largest} bytes; found {info.file_size}")
+    return archive.read(info)
