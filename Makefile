@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: demo test slow lint format bench clean
 
 demo: $(STAMP)  ## train, evaluate and report on the embedded digits, about two minutes
-	$(BIN)/python -m relucert.demo
+	$(BIN)/python -m relucert.experiments.demo
 
 test: $(STAMP)  ## the test suite
 	$(BIN)/python -m pytest -q -n 2

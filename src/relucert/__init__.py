@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from relucert.attacks import attack as attack
+    from relucert.attacks.interface import attack as attack
     from relucert.attacks.pgd import PGD as PGD
     from relucert.core.ball import Ball as Ball
     from relucert.core.errors import RelucertError as RelucertError
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from relucert.core.results import Verdict as Verdict
     from relucert.core.store import RecordStore as RecordStore
     from relucert.data import dataset as dataset
-    from relucert.evaluation import evaluate as evaluate
     from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
+    from relucert.evaluation.evaluate import evaluate as evaluate
     from relucert.interop.loading import load as load
     from relucert.networks.architectures import build as build
     from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
-    from relucert.training import train as train
     from relucert.training.config import TrainConfig as TrainConfig
+    from relucert.training.loop import train as train
 
 _HOME = {
     "Adversarial": "relucert.core.results",
@@ -46,13 +46,13 @@ _HOME = {
     "RelucertError": "relucert.core.errors",
     "TrainConfig": "relucert.training.config",
     "Verdict": "relucert.core.results",
-    "attack": "relucert.attacks",
+    "attack": "relucert.attacks.interface",
     "build": "relucert.networks.architectures",
     "dataset": "relucert.data",
-    "evaluate": "relucert.evaluation",
+    "evaluate": "relucert.evaluation.evaluate",
     "load": "relucert.interop.loading",
     "save": "relucert.networks.checkpoints",
-    "train": "relucert.training",
+    "train": "relucert.training.loop",
 }
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -200,3 +200,6 @@ def _moments(images: np.ndarray, levels: int) -> tuple[list[float], list[float]]
 
 def _numbers(values: list[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
+
+
+CONFIG = Data

@@ -1,1 +1,1 @@
-"""."""
+"""A data set and methods in, records out."""

@@ -110,5 +110,7 @@ def build(
     """
     if name not in ARCHITECTURES:
         raise InvalidInput(f"model must be one of {', '.join(ARCHITECTURES)}; found {name!r}")
-    module = initialise(ARCHITECTURES[name](input_shape, classes), torch.Generator().manual_seed(seed))
+    with torch.random.fork_rng(devices=[]):  # torch initialises layers from its global generator: leave that as it was
+        module = ARCHITECTURES[name](input_shape, classes)
+    initialise(module, torch.Generator().manual_seed(seed))
     return Network(module, input_shape, mean, std)

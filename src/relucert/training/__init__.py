@@ -1,1 +1,1 @@
-"""."""
+"""One training loop, one file a scheme."""

@@ -1,0 +1,55 @@
+"""`relucert evaluate MODEL --data NAME`: test error and robust error under an attack."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import tyro
+
+from relucert.evaluation.config import EvaluateConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(EvaluateConfig):
+    """Test error and PGD robust error of a network on a data set."""
+
+    model: tyro.conf.Positional[Path]
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+CONFIG = Evaluate
+
+
+def run(config: Evaluate) -> int:
+    """Evaluate with a progress bar, and print a table."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.table import Table
+
+    from relucert.evaluation.evaluate import evaluate
+
+    plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = config.json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=hidden, transient=True) as bar:
+        task = bar.add_task("attacking", total=None)
+        result = evaluate(plain, lambda done, total: bar.update(task, completed=done, total=total))
+    if config.json:
+        print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
+        return 0
+    table = Table(title=f"{plain.model} on {plain.data}", title_justify="left")
+    for heading in ("test error", "robust error", "points", "norm", "eps", "attack", "seconds"):
+        table.add_column(heading, justify="right" if heading not in ("attack",) else "left")
+    norm = "l_inf" if result.p == float("inf") else f"l_{result.p:g}"
+    table.add_row(
+        f"{result.test_error:.2%}", f"{result.robust_error:.2%}", str(result.points), norm, f"{result.eps:.4g}",
+        result.attack, f"{result.seconds:.1f}",
+    )  # fmt: skip
+    Console().print(table)
+    print(f"records: {plain.records}")
+    return 0

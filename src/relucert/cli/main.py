@@ -1,0 +1,64 @@
+"""`relucert VERB ...`: finds the verb, and turns the library's errors into one line and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+VERBS = {
+    "train": "train a network whose robustness can be proved",
+    "evaluate": "test error and robust error under an attack",
+    "data": "list, fetch and describe the data sets",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code: 0 done, 2 a mistake in what was asked, 130 interrupted."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        import relucert
+
+        print(f"relucert {relucert.__version__}")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        print(f"relucert: error: there is no verb {verb!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    from relucert.core.errors import RelucertError
+
+    module: Any = importlib.import_module(f"relucert.cli.{verb}")
+    try:
+        return module.run(_parse(verb, module.CONFIG, rest))
+    except RelucertError as error:
+        print(f"relucert: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        print(f"relucert: {interrupt or 'interrupted'}", file=sys.stderr)
+        return 130
+
+
+def _parse(verb: str, kind: Any, arguments: list[str]) -> Any:
+    """The verb's configuration; --help and mistakes in the flags end here, the latter with exit code 2."""
+    import tyro
+
+    # A switch such as --json is on when it is there.
+    return tyro.cli(kind, prog=f"relucert {verb}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
+    return (
+        "usage: relucert VERB ...\n\nTrain ReLU classifiers whose robustness can be proved, and prove it.\n\n"
+        f"verbs:\n{verbs}\n\n`relucert VERB --help` explains every flag of a verb with its default; --version says which "
+        "relucert this is."
+    )

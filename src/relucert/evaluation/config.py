@@ -1,0 +1,59 @@
+"""What an evaluation is: one dataclass for the library and for the command line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from relucert.core.errors import InvalidInput
+from relucert.training.recipes import default_eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Test error and PGD robust error of a network on a data set."""
+
+    model: Path
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    data: str
+    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
+    p: float = math.inf
+    """The norm of the perturbations: a number >= 1, or inf."""
+    eps: float | None = None
+    """Their radius in pixels; by default the paper's for the data set and the norm."""
+    points: int | None = 1000
+    """How many test points are attacked, from the first; the test error is of all of them."""
+    attack: str = "pgd"
+    """The attack, with parameters if wanted: "pgd(steps=40, restarts=10)"."""
+    batch: int = 500
+    """Points attacked together."""
+    out: Path | None = None
+    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", float(self.p))
+        for name, holds, rule in [
+            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("batch", self.batch >= 1, "be at least 1"),
+        ]:
+            if not holds:
+                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+        if self.eps is None and default_eps(self.data, self.p) is None:
+            raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
+
+    @property
+    def radius(self) -> float:
+        """The radius at which the network is judged."""
+        found = default_eps(self.data, self.p) if self.eps is None else self.eps
+        assert found is not None
+        return found
+
+    @property
+    def records(self) -> Path:
+        """Where the records go."""
+        if self.out is not None:
+            return self.out
+        return self.model / "records.jsonl" if self.model.is_dir() else self.model.with_suffix(".records.jsonl")

@@ -1,0 +1,94 @@
+"""Test error and robust error under an attack: the first two numbers anybody asks of a classifier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relucert.attacks.interface import FIXED, attack
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import parse, spec
+from relucert.core.records import Verdict, ball_fields
+from relucert.core.store import RecordStore
+from relucert.data import Dataset, dataset
+from relucert.evaluation.config import EvaluateConfig
+from relucert.evaluation.stream import Question, stream
+from relucert.interop.loading import load
+from relucert.networks.checkpoints import digest
+from relucert.networks.network import Network
+from relucert.networks.prediction import error
+from relucert.training.run import versions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Shares in [0, 1]: `test_error` of the whole test set, `robust_error` (misclassified or broken) of the first points."""
+
+    test_error: float
+    robust_error: float
+    points: int
+    p: float
+    eps: float
+    attack: str
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as JSON."""
+        return asdict(self) | {"p": "inf" if self.p == float("inf") else self.p}
+
+
+def evaluate(config: EvaluateConfig, tell: Callable[[int, int], None] = lambda done, total: None) -> Evaluation:
+    """Evaluate a network as the configuration says; records are streamed to `config.records` and re-used from there.
+
+    `tell(done, total)` is called as points are done.
+    """
+    method = parse(config.attack, FIXED)
+    data = dataset(config.data)
+    net = load(config.model)
+    check_fit(net, data)
+    x, y = data.x_test[: config.points].to(net.dtype), data.y_test[: config.points]
+    ball = Ball(config.p, config.radius)
+    question = Question(digest(net), data.name, "test", ball_fields(config.p, config.radius, (0.0, 1.0)), spec(method))
+
+    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(method.seed + piece)
+        found = attack(net, x, y, ball, method, generator)
+        predicted = net.predict(x)
+        seconds = (time.perf_counter() - started) / len(x)
+        facts: list[dict[str, Any]] = []
+        for i in range(len(x)):
+            verdict = Verdict.VULNERABLE if bool(found.success[i]) else Verdict.UNKNOWN
+            one: dict[str, Any] = {"label": int(y[i]), "prediction": int(predicted[i]), "seconds": seconds}
+            if int(predicted[i]) != int(y[i]):
+                verdict = Verdict.MISCLASSIFIED
+            elif bool(found.success[i]):
+                one |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
+            facts.append(one | {"verdict": verdict})
+        return facts
+
+    broken = done = 0
+    seconds = 0.0
+    with RecordStore(config.records, writable=True) as store, torch.no_grad():
+        for record in stream(question, x, y, store, solve, config.batch, versions()):
+            broken += record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED)
+            seconds += record.seconds or 0.0
+            done += 1
+            tell(done, len(x))
+    test_error = error(net, data.x_test.to(net.dtype), data.y_test)
+    return Evaluation(test_error, broken / len(x), len(x), config.p, config.radius, spec(method), seconds)
+
+
+def check_fit(net: Network, data: Dataset) -> None:
+    """Raise unless the network takes the data's images and knows its classes."""
+    if net.input_shape != data.input_shape or net.classes != data.classes:
+        raise InvalidInput(
+            f"model takes inputs {net.input_shape} and has {net.classes} classes, but data {data.name!r} has inputs "
+            f"{data.input_shape} and {data.classes} classes"
+        )

@@ -1,0 +1,1 @@
+"""Lists of configurations and how their table is drawn."""

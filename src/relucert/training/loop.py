@@ -1,0 +1,194 @@
+"""The one training loop: every scheme is a loss that it minimises.
+
+A step's randomness follows from the seed and its number, and the state between steps is weights and moments alone, so a
+run that is stopped anywhere and started again ends with the same weights, bit for bit on the same machine.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relucert.attacks.pgd import PGD, robust_error
+from relucert.core.ball import Ball
+from relucert.core.errors import RunError
+from relucert.data import Dataset, dataset
+from relucert.networks.architectures import build
+from relucert.networks.checkpoints import load, save
+from relucert.networks.network import Network
+from relucert.networks.prediction import error
+from relucert.training.augmentation import augment
+from relucert.training.config import TrainConfig
+from relucert.training.interruption import gentle_interrupts
+from relucert.training.progress import Watcher
+from relucert.training.randomness import generator
+from relucert.training.recipes import CROP_PADDING
+from relucert.training.run import MODEL_FILE, Run, RunFolder, versions
+from relucert.training.saving import STATE_FILE, load_state, save_state
+from relucert.training.schemes.adversarial import Adversarial
+from relucert.training.schemes.plain import Plain
+from relucert.training.schemes.scheme import Moment, Scheme, Terms
+
+
+def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
+    """Train a network as the configuration says, or go on where a run in the same folder stopped.
+
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(TrainConfig(data="digits", epochs=1, out=pathlib.Path(folder) / "run", evaluate_points=0))
+    >>> run.last["test_error"] < 0.2
+    True
+    """
+    data = dataset(config.data)  # before anything is written
+    folder = RunFolder(config)
+    try:
+        if (folder.path / MODEL_FILE).exists():
+            return Run(folder.path, load(folder.path / MODEL_FILE), folder.metrics())
+        return _Training(config, data, folder, watcher or Watcher()).run()
+    finally:
+        folder.close()
+
+
+def scheme(config: TrainConfig) -> Scheme:
+    """The loss that a configuration names."""
+    if config.scheme == "plain":
+        return Plain()
+    assert config.radius is not None
+    return Adversarial(Ball(config.p, config.radius), config.pgd_steps)
+
+
+@dataclass
+class _Sums:
+    """Sums over the steps of the running epoch; saved with the state, so that a stop does not show in the metrics."""
+
+    examples: int = 0
+    labelled: int = 0
+    wrong: int = 0
+    terms: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, terms: Terms, count: int, seconds: float) -> None:
+        self.examples += count
+        self.labelled += len(terms.labels)
+        self.wrong += int((terms.logits.argmax(1) != terms.labels).sum())
+        for name, value in {"loss": terms.loss, **terms.parts}.items():
+            self.terms[name] = self.terms.get(name, 0.0) + float(value.detach()) * count
+        self.seconds += seconds
+
+    def means(self) -> dict[str, float]:
+        means = {name: total / self.examples for name, total in self.terms.items()}
+        return {**means, "train_error": self.wrong / self.labelled, "seconds": self.seconds}
+
+
+class _Training:
+    """One run in progress."""
+
+    def __init__(self, config: TrainConfig, data: Dataset, folder: RunFolder, watcher: Watcher):
+        self.config, self.data, self.folder, self.watcher = config, data, folder, watcher
+        self.net: Network = build(config.model, data.input_shape, data.classes, seed=config.seed)
+        self.optimiser = torch.optim.Adam(self.net.parameters(), lr=config.rate)
+        self.scheme = scheme(config)
+        self.steps = math.ceil(len(data.y_train) / config.batch)
+        self.total = self.steps * config.epochs
+        self.sums = _Sums()
+        self.done = 0
+        self.saved = time.monotonic()
+
+    def run(self) -> Run:
+        about = load_state(self.folder.path, self.net, self.optimiser)
+        if about is not None:
+            self.done, self.sums = about["step"], _Sums(**about["sums"])
+        self.folder.rewind(self.done)
+        if self.done == 0:
+            self.folder.log(kind="start", step=0, versions=versions())
+        with gentle_interrupts() as interrupted, self.watcher.watching(self.config, self.total, self.done) as tell:
+            while self.done < self.total:
+                self._epoch(interrupted, tell)
+        self.net.eval()
+        about = {"config": self.config.to_json(), "versions": versions()}
+        save(self.net, self.folder.path / MODEL_FILE, about)
+        (self.folder.path / STATE_FILE).unlink(missing_ok=True)
+        return Run(self.folder.path, self.net, self.folder.metrics())
+
+    def _epoch(self, interrupted: Callable[[], bool], tell: Callable[..., None]) -> None:
+        config, epoch = self.config, self.done // self.steps
+        x_train, y_train = self.data.x_train, self.data.y_train
+        order = torch.randperm(len(y_train), generator=generator(config.seed, "shuffle", epoch))
+        while self.done < (epoch + 1) * self.steps:
+            started = time.perf_counter()
+            place = self.done % self.steps
+            pick = order[place * config.batch : (place + 1) * config.batch]
+            terms = self._step(x_train[pick], y_train[pick])
+            self.done += 1
+            self.sums.add(terms, len(pick), time.perf_counter() - started)
+            tell(self.done, **self.sums.means())
+            last = self.done == (epoch + 1) * self.steps
+            if interrupted() or (not last and time.monotonic() - self.saved > config.save_seconds):
+                self._save()
+            if interrupted():
+                raise KeyboardInterrupt(
+                    f"stopped after step {self.done} of {self.total}; the same command goes on there"
+                )
+        means = self.sums.means()
+        self.sums = _Sums()
+        self.folder.log(kind="epoch", step=self.done, epoch=epoch + 1, rate=self._rate(self.done - 1), **means)
+        if self._evaluates(epoch + 1):
+            line = self.folder.log(kind="evaluation", step=self.done, epoch=epoch + 1, **self._evaluate())
+            tell(self.done, **means, **line)
+        self._save()
+
+    def _step(self, x: Tensor, y: Tensor) -> Terms:
+        config = self.config
+        if config.augment and config.data in CROP_PADDING:
+            x = augment(x, CROP_PADDING[config.data], generator(config.seed, "augment", self.done))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._rate(self.done)
+        moment = Moment(self.done / self.total, generator(config.seed, "scheme", self.done))
+        self.net.train()
+        # Dropout draws from the global generator: it gets a state that follows from the step, and keeps its own.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator(config.seed, "layers", self.done).initial_seed())
+            terms = self.scheme(self.net, x, y, moment)
+        if not bool(torch.isfinite(terms.loss)):
+            raise RunError(
+                f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "
+                f"{self.done // self.steps + 1}); the last good state is kept in {self.folder.path / STATE_FILE}. "
+                f"A smaller rate than {config.rate:g} may help"
+            )
+        self.optimiser.zero_grad(set_to_none=True)
+        terms.loss.backward()
+        self.optimiser.step()
+        return terms
+
+    def _rate(self, step: int) -> float:
+        """The paper's schedule: a tenth of the rate for the last tenth of the epochs."""
+        epoch, epochs = step // self.steps, self.config.epochs
+        return self.config.rate * (0.1 if epoch >= math.ceil(0.9 * epochs) else 1.0)
+
+    def _evaluates(self, epoch: int) -> bool:
+        every = self.config.evaluate_every
+        return every > 0 and (epoch % every == 0 or epoch == self.config.epochs)
+
+    def _evaluate(self) -> dict[str, Any]:
+        self.net.eval()
+        line: dict[str, Any] = {"test_error": error(self.net, self.data.x_test, self.data.y_test)}
+        points, radius = self.config.evaluate_points, self.config.radius
+        if points and radius is not None:
+            x, y = self.data.x_test[:points], self.data.y_test[:points]
+            ball = Ball(self.config.p, radius)
+            line |= {
+                "pgd_error": robust_error(self.net, x, y, ball, PGD(steps=40)),
+                "pgd_points": len(y),
+                "eps": radius,
+            }
+        return line
+
+    def _save(self) -> None:
+        save_state(self.folder.path, self.net, self.optimiser, {"step": self.done, "sums": asdict(self.sums)})
+        self.saved = time.monotonic()

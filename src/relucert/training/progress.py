@@ -1,0 +1,59 @@
+"""What a person sees of a run: one bar with the loss, the errors and the time left, and a line for every evaluation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from relucert.training.config import TrainConfig
+
+
+class Watcher:
+    """Sees nothing: what a library call does by default."""
+
+    @contextmanager
+    def watching(self, config: TrainConfig, total: int, done: int) -> Iterator[Callable[..., None]]:
+        """A function that is told `(done, **measured)` after every step and every evaluation."""
+        yield lambda done, **measured: None
+
+
+class Terminal(Watcher):
+    """A progress bar on stderr; where that is no terminal, a line for every evaluation."""
+
+    @contextmanager
+    def watching(self, config: TrainConfig, total: int, done: int) -> Iterator[Callable[..., None]]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        console = Console(stderr=True, highlight=False)
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[said]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+            task = bar.add_task(f"{config.data} {config.model} {config.scheme}", total=total, completed=done, said="")
+
+            def tell(done: int, **measured: Any) -> None:
+                bar.update(task, completed=done, said=_short(config, done, total, measured))
+                if "test_error" in measured:
+                    console.print(_line(config, measured))
+
+            yield tell
+
+
+def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any]) -> str:
+    epoch = min(config.epochs, (done - 1) * config.epochs // total + 1)
+    return f"epoch {epoch}/{config.epochs} loss {measured['loss']:.4f} error {measured['train_error']:.2%}"
+
+
+def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
+    said = f"epoch {measured['epoch']:>3}  loss {measured['loss']:.4f}  test error {measured['test_error']:.2%}"
+    if "pgd_error" in measured:
+        said += f"  PGD error {measured['pgd_error']:.2%} (first {measured['pgd_points']}, eps {measured['eps']:.4g})"
+    return said

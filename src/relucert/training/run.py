@@ -1,0 +1,104 @@
+"""A run's folder: its configuration, its metrics as JSON lines, its state while it goes on and its model at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relucert.core.atomic import AppendFile, write_atomically
+from relucert.core.errors import FileAccessError, RunError
+from relucert.networks.network import Network
+from relucert.training.config import TrainConfig
+
+CONFIG_FILE, METRICS_FILE, MODEL_FILE = "config.json", "metrics.jsonl", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is, its network in eval mode, and the lines of its metrics."""
+
+    folder: Path
+    net: Network
+    metrics: list[dict[str, Any]]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last evaluation (test error, PGD error), or an empty dictionary."""
+        return next((line for line in reversed(self.metrics) if line["kind"] == "evaluation"), {})
+
+
+class RunFolder:
+    """The folder while a run writes it: one writer at a time, and nothing of another run is ever overwritten."""
+
+    def __init__(self, config: TrainConfig):
+        self.path = config.folder
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileAccessError(
+                f"out: the run's folder {self.path} cannot be made: {error.strerror or error}"
+            ) from error
+        self._metrics = AppendFile(self.path / METRICS_FILE)
+        try:
+            self._metrics.lock()
+            self._claim(config)
+        except BaseException:
+            self._metrics.close()
+            raise
+
+    def _claim(self, config: TrainConfig) -> None:
+        """Say which run this folder is of, or check that it is the same."""
+        file, wanted = self.path / CONFIG_FILE, config.to_json()
+        if not file.exists():
+            write_atomically(file, json.dumps(wanted, indent=2) + "\n")
+            return
+        try:
+            found = json.loads(file.read_text())
+            differing = [name for name in {**found, **wanted} if found.get(name, file) != wanted.get(name, file)]
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{file} cannot be read ({error}): give another folder with out") from error
+        if differing:
+            said = ", ".join(f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}" for name in differing)
+            raise RunError(f"out: {self.path} holds another run ({said}): give another folder, or remove this one")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The complete lines so far."""
+        raw = (self.path / METRICS_FILE).read_bytes()
+        return [json.loads(line) for line in raw[: raw.rfind(b"\n") + 1].splitlines()]
+
+    def rewind(self, step: int) -> None:
+        """Forget what was measured after a step: it is about to be done again."""
+        raw = (self.path / METRICS_FILE).read_bytes()
+        size = 0
+        for line in raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True):
+            if json.loads(line)["step"] > step:
+                break
+            size += len(line)
+        self._metrics.truncate(size)
+
+    def log(self, **line: Any) -> dict[str, Any]:
+        """Append one line of metrics."""
+        self._metrics.append((json.dumps(line) + "\n").encode())
+        return line
+
+    def close(self) -> None:
+        """Let another process write here."""
+        self._metrics.close()
+
+
+def versions() -> dict[str, str]:
+    """What a result was obtained with."""
+    import torch
+
+    import relucert
+
+    return {
+        "relucert": relucert.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {os.cpu_count()} cores",
+    }

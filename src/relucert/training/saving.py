@@ -1,0 +1,53 @@
+"""The state of a run between two steps: weights, the optimiser's moments and the number of steps taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from relucert.core.atomic import write_atomically
+from relucert.core.errors import CheckpointError
+from relucert.networks.network import Network
+
+STATE_FILE = "state.safetensors"
+
+
+def save_state(folder: Path, net: Network, optimiser: torch.optim.Adam, about: dict[str, Any]) -> None:
+    """Write the state of a run into its folder, all at once; `about` is JSON (steps taken, sums of the running epoch)."""
+    tensors = {f"net.{name}": value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    for place, moments in optimiser.state_dict()["state"].items():
+        tensors |= {f"adam.{place}.{name}": value.cpu().contiguous() for name, value in moments.items()}
+    write_atomically(folder / STATE_FILE, to_bytes(tensors, {"about": json.dumps(about)}))
+
+
+def load_state(folder: Path, net: Network, optimiser: torch.optim.Adam) -> dict[str, Any] | None:
+    """Put a saved state into a network and its optimiser; None if the folder has none."""
+    path = folder / STATE_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["about"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        net.load_state_dict({name[4:]: value for name, value in tensors.items() if name.startswith("net.")})
+        state = optimiser.state_dict()
+        state["state"] = _moments(tensors)
+        optimiser.load_state_dict(state)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or belongs to another run: {error}") from error
+    return about
+
+
+def _moments(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("adam."):
+            _, place, name = key.split(".", 2)
+            moments.setdefault(int(place), {})[name] = value
+    return moments

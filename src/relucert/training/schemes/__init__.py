@@ -1,0 +1,1 @@
+"""Training schemes: a scheme is a loss, one file each."""

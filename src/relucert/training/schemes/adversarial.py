@@ -1,0 +1,46 @@
+"""`at`: adversarial training (Madry et al. 2018) as the paper does it: half of each batch is replaced by PGD points."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relucert.attacks.pgd import PGD, ascend
+from relucert.core.ball import Ball
+from relucert.networks.network import Network
+from relucert.training.schemes.scheme import Moment, Terms
+
+
+class Adversarial:
+    """Minimise the mean cross-entropy on a batch whose second half consists of adversarial points."""
+
+    def __init__(self, ball: Ball, steps: int):
+        self.ball, self.attack = ball, PGD(steps=steps)
+
+    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+        mixed = self.mix(net, x, y, moment)
+        logits = net(mixed)
+        loss = F.cross_entropy(logits, y)
+        half = len(x) // 2
+        with torch.no_grad():
+            each = F.cross_entropy(logits, y, reduction="none")
+        parts = {"cross-entropy": loss.detach()}
+        if half:
+            parts["adversarial cross-entropy"] = each[len(x) - half :].mean()
+        return Terms(loss, parts, logits[: len(x) - half].detach(), y[: len(x) - half])
+
+    def mix(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Tensor:
+        """The batch with its second half (the smaller one of an odd batch) moved by PGD."""
+        clean = len(x) - len(x) // 2
+        if clean == len(x):
+            return x
+        # The attack sees the network as it will be used: running statistics, no dropout.
+        modes = [(part, part.training) for part in net.modules()]
+        net.eval()
+        try:
+            moved = ascend(net, x[clean:], y[clean:], self.ball, self.attack, moment.generator)
+        finally:
+            for part, training in modes:
+                part.training = training
+        return torch.cat([x[:clean], moved])

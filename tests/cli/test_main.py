@@ -1,0 +1,108 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relucert.cli.main import VERBS, run
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+TRAIN = ["train", "--data", "digits", "--epochs", "1", "--evaluate-points", "20"]
+
+
+def relucert(*arguments, **settings):
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), **settings}
+    command = [sys.executable, "-c", "from relucert.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_help_lists_the_verbs_and_never_imports_torch():
+    script = (
+        "import sys; from relucert.cli.main import run, VERBS\n"
+        "assert run(['--help']) == 0\n"
+        "for verb in VERBS:\n"
+        "    try: run([verb, '--help'])\n"
+        "    except SystemExit as done: assert done.code == 0\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for verb in VERBS:
+        assert f"relucert {verb}" in done.stdout
+
+
+def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert run([*TRAIN, "--out", folder]) == 0
+    out = capsys.readouterr().out
+    assert "test error" in out
+    assert f"relucert evaluate {folder} --data digits" in out
+    assert run(["evaluate", folder, "--data", "digits", "--points", "30"]) == 0
+    assert "robust error" in capsys.readouterr().out
+    assert run(["evaluate", folder, "--data", "digits", "--points", "40", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["points"] == 40
+    assert result["robust_error"] >= 0.9 * result["test_error"]
+    lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    assert len(lines) == 40, "the thirty points of the first call are not done again"
+    assert run([*TRAIN, "--out", folder, "--json"]) == 0
+    assert "test_error" in json.loads(capsys.readouterr().out)
+
+
+def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(tmp_path):
+    (tmp_path / "broken.safetensors").write_bytes(b"hello")
+    missing = tmp_path / "data"
+    for arguments, message in [
+        ([], "usage: relucert VERB"),
+        (["fly"], "there is no verb 'fly'"),
+        (["train", "--epochs", "0"], "epochs must be at least 1; found 0"),
+        (["train", "--eps", "-1"], "eps must be a positive number; found -1.0"),
+        (["train", "--epochs", "many"], "many"),
+        (["train", "--data", "mnist", "--out", str(tmp_path / "run")], "mnist"),
+        (["train", "--data", "digits", "--out", str(tmp_path / "broken.safetensors" / "run")], "cannot be made"),
+        (
+            ["evaluate", str(tmp_path / "broken.safetensors"), "--data", "digits"],
+            "is not a safetensors file, or it is damaged",
+        ),
+        (["evaluate", str(tmp_path / "nothing"), "--data", "digits"], "does not exist"),
+        (["evaluate", str(tmp_path), "--data", "digits"], "folder without model.safetensors"),
+        (["evaluate", str(tmp_path), "--data", "digits", "--attack", "magic"], "method must be one of pgd"),
+    ]:
+        done = relucert(
+            *arguments, RELUCERT_DATA=str(missing), HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9"
+        )
+        assert done.returncode == 2, (arguments, done.stdout, done.stderr)
+        said = done.stderr + done.stdout
+        assert message in " ".join(said.split()), (arguments, said)
+        assert "Traceback" not in said
+    assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["broken.safetensors"]
+
+
+def test_networks_and_data_that_do_not_fit_are_named(tmp_path, capsys):
+    from relucert.networks.architectures import build
+    from relucert.networks.checkpoints import save
+
+    save(build("fc1", (1, 4, 4), 10), tmp_path / "net.safetensors")
+    assert run(["evaluate", str(tmp_path / "net.safetensors"), "--data", "digits"]) == 2
+    assert "model takes inputs (1, 4, 4)" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("relucert 0.")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_unknown_flags_end_with_2(verb):
+    with pytest.raises(SystemExit) as done:
+        run([verb, "--no-such-flag"])
+    assert done.value.code == 2
