@@ -24,16 +24,7 @@ from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p, dual, norm, steepest
-from relucert.core.water_level import (
-    FULL,
-    ITERATIONS,
-    STEEP,
-    clipped_step,
-    critical_size,
-    greedy_step,
-    pulled,
-    water_level,
-)
+from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, filling_scale, greedy_step, pulled
 
 BUDGET = 2**29  # bytes of temporaries
 _CACHED = 2**21  # bytes of one temporary on a CPU: several of them fit in its cache, and passes over them cost little
@@ -124,6 +115,7 @@ class _Unit:
             below, above = below.masked_fill(self.endless[0], 0.0), above.masked_fill(self.endless[1], 0.0)
         # A ball beyond the farthest corner cuts nothing off: the one that just holds the box has better units.
         corner = torch.maximum(below, above).amax(-1) * below.shape[-1]
+        self.rooms = below, above
         self.eps = torch.minimum(eps, corner)[:, None]
         unit = self.eps.masked_fill(self.eps == 0, 1.0)
         self.below, self.above = (torch.minimum(room, self.eps).div_(unit).clamp_(max=1.0) for room in (below, above))
@@ -160,10 +152,14 @@ class _Unit:
         for place, c, below, above in self.blocks(flat):
             at = level[place]
             if self.p == 1.0:
-                offset[place] = greedy_step(c, at, below, above, torch.ones_like(at))
+                step = greedy_step(c, at, below, above, torch.ones_like(at))
             else:
-                offset[place] = clipped_step(c, at, below, above, self.p)
-        return offset.mul_(self.eps.unsqueeze(-1))
+                step = clipped_step(c, at, below, above, self.p)
+            # Back in the original units, a room must not be overstepped by its rounding.
+            down, up = (room[place[0], None] for room in self.rooms)
+            step = step.mul_(self.eps[place[0], None]).to(offset.dtype)
+            offset[place] = torch.minimum(torch.maximum(step, -down), up)
+        return offset
 
 
 def blocks(flat: Float[Tensor, " batch rows size"], budget: int, dtype: torch.dtype) -> Iterator[tuple[slice, slice]]:
@@ -196,28 +192,11 @@ def _level(c: Tensor, below: Tensor, above: Tensor, p: float, max_iterations: in
     size = norm(c, 2, 2) if p == 2.0 else c.abs().amax(-1)
     shrink = size.clamp_(min=limits.tiny).reciprocal_()
     c = c * shrink.unsqueeze(-1)
-    caps = pulled(c, below.pow(p), above.pow(p))
-    if q < STEEP:
-        widths = (c.mul_(c) if p == 2.0 else c.abs_().pow_(q)).clamp_(min=limits.tiny)
-        water = water_level(widths, caps, max_iterations)
-        level, full = water.pow(1.0 / max(p, q)), water >= FULL
-    else:
-        level, full = _bisected(c.abs_(), caps, q, max_iterations), caps.sum(-1) <= 1.0
-    level = level * (shrink if p <= 2.0 else shrink.pow(q - 1.0))
+    # The p-th power of a step (k |c|)^(q - 1) is (k |c|)^q.
+    scale = filling_scale(c, pulled(c, below.pow(p), above.pow(p)), q, max_iterations)
+    level = scale * shrink if p <= 2.0 else (scale * shrink).pow_(q - 1.0)
     # A ball that cuts nothing off has the multiplier 0, the largest level.
-    return level.masked_fill(full, limits.max).clamp_(max=limits.max)
-
-
-def _bisected(sizes: Tensor, caps: Tensor, q: float, max_iterations: int) -> Tensor:
-    """The k at which sum_i min((k |c_i|)^q, y_i) = 1, from below; for a q that is too steep for `water_level`."""
-    length = norm(sizes, q, sizes.ndim - 1)
-    low = length.masked_fill(length == 0, 1.0).reciprocal_()
-    high = low * 2.0**500
-    for _ in range(max_iterations):
-        middle = (low * high).sqrt_()
-        over = torch.minimum((sizes * middle.unsqueeze(-1)).pow_(q), caps).sum(-1) > 1.0
-        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
-    return low
+    return level.masked_fill(scale.isinf(), limits.max).clamp_(max=limits.max)
 
 
 def _dual_value(c: Tensor, level: Tensor, below: Tensor, above: Tensor, p: float) -> Tensor:

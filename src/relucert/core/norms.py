@@ -64,7 +64,9 @@ def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Fl
         return flat.abs().amax(-1)
     plain = torch.linalg.vector_norm(flat, p, dim=-1)
     # ||v||^p and its derivative must stay well inside the range of the dtype: half of the exponents is a safe share.
+    # Roots other than the square one take 1/p rounded, an error that grows with log ||v||.
     reach = 0.5 * math.log(torch.finfo(v.dtype).max) / p
+    reach = reach if p == 2.0 else min(reach, 8.0)
     safe = plain.detach().log().abs() <= reach
     if bool(safe.all()):
         return plain

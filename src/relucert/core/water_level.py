@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-FULL = 1e30  # the level of a basin that does not fill
+from relucert.core.norms import norm
+
 ITERATIONS = 64  # Newton steps; a level is exact to rounding long before, see `water_level`
-STEEP = 21.0  # from this q on (p < 1.05) |c|^q leaves the range of float64 too soon to be a width
+_FULL = 1e30  # the level beyond which a basin counts as one that does not fill
+_STEEP = 21.0  # from this q on (p < 1.05) |c|^q leaves the range of float64 too soon to be a width
 
 
 def clipped_step(
@@ -55,7 +57,7 @@ def pulled(
 def water_level(
     widths: Float[Tensor, " *rows size"], caps: Float[Tensor, " *rows size"], max_iterations: int = ITERATIONS
 ) -> Float[Tensor, " *rows"]:
-    """Return the level s at which sum_i min(s w_i, y_i) = 1, from below; `FULL` where the caps y add up to less.
+    """Return the level s at which sum_i min(s w_i, y_i) = 1, from below; inf where the caps y add up to less.
 
     Newton's method on a concave piecewise linear function, which never passes the solution: hold the columns that s fills at
     their caps, solve for s, and repeat. A step that leaves the share m missing and the share n of the slope has m + n <= 1, so
@@ -66,14 +68,14 @@ def water_level(
     """
     shape, w, y = widths.shape[:-1], widths.flatten(0, -2), caps.flatten(0, -2)
     turns = y / w
-    level = w.sum(-1).reciprocal_().clamp_(max=FULL)
+    level = w.sum(-1).reciprocal_().clamp_(max=_FULL)
     at, places, tolerance = level, None, 8.0 * torch.finfo(w.dtype).eps
     for _ in range(max_iterations):
         # 1 for columns under their caps and 0 for full ones, by arithmetic as in `pulled`: levels differ by more than 1e-30.
         free = (turns - at.unsqueeze(-1)).mul_(1e30).clamp_(0.0, 1.0)
         slope = (free * w).sum(-1)
         missing = 1.0 - torch.addcmul(y, y, free, value=-1.0, out=free).sum(-1)
-        raised = (missing / slope).clamp_(max=FULL)
+        raised = (missing / slope).clamp_(max=_FULL)
         rises = (raised > at) & (missing - slope * at > tolerance)
         at = torch.where(rises, raised, at)
         level = at if places is None else level.index_copy(0, places, at)
@@ -84,7 +86,28 @@ def water_level(
             kept = rises.nonzero().squeeze(-1)
             turns, w, y, at = turns[kept], w[kept], y[kept], at[kept]
             places = kept if places is None else places[kept]
-    return level.reshape(shape)
+    return level.masked_fill(level >= _FULL, math.inf).reshape(shape)
+
+
+def filling_scale(
+    c: Float[Tensor, " *rows size"], caps: Float[Tensor, " *rows size"], q: float, max_iterations: int = ITERATIONS
+) -> Float[Tensor, " *rows"]:
+    """Return the k at which sum_i min((k |c_i|)^q, y_i) = 1, from below; inf where the caps y add up to less.
+
+    The largest |c_i| must be about 1; q finite.
+    """
+    if q < _STEEP:
+        widths = c * c if q == 2.0 else c.abs().pow_(q)
+        return water_level(widths.clamp_(min=torch.finfo(c.dtype).tiny), caps, max_iterations).pow_(1.0 / q)
+    size = c.abs()
+    length = norm(size, q, c.ndim - 1)
+    low = length.masked_fill(length == 0, 1.0).reciprocal_()
+    high = low * 2.0**500
+    for _ in range(max_iterations):
+        middle = (low * high).sqrt_()
+        over = torch.minimum((size * middle.unsqueeze(-1)).pow_(q), caps).sum(-1) > 1.0
+        low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+    return low.masked_fill(caps.sum(-1) <= 1.0, math.inf)
 
 
 def critical_size(

@@ -1,0 +1,144 @@
+"""The distance of x to a hyperplane in l_p, alone and within a box.
+
+    D = min { ||d||_p : <w, d> = -m, lower <= x + d <= upper },   m = <w, x> + b
+
+Without a box it is |m| / ||w||_q. With one, for 1 < p < inf, d_i = -sign(m w_i) min((k |w_i|)^(q - 1), r_i), where r_i is the
+room on the side of the step and k is such that the step reaches the hyperplane; for p = inf all coordinates move equally far or
+to the box; for p = 1 those with the largest |w_i| move first. Where even the farthest corner of the box does not reach the
+hyperplane, D is inf. The distance to the half space behind the hyperplane is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.linear_minimum import BUDGET, blocks
+from relucert.core.norms import check_p, dual, norm, steepest
+from relucert.core.rounding import cast_up, relative_rounding
+from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, filling_scale, greedy_step, pulled
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperplaneDistance:
+    """`distance` (batch, rows) within the box and `free` (batch, rows) without; on request the nearest points.
+
+    `point` (batch, rows, *input) is on the hyperplane up to rounding and in the box exactly; x itself where distance is inf.
+    """
+
+    distance: Float[Tensor, " batch rows"]
+    free: Float[Tensor, " batch rows"]
+    point: Float[Tensor, " batch rows *input"] | None = None
+
+
+def free_distance(margin: Float[Tensor, " *rows"], row_norm: Float[Tensor, " *rows"]) -> Float[Tensor, " *rows"]:
+    """Return |m| / ||w||_q, differentiable: 0 where m is 0, inf where only w is.
+
+    >>> free_distance(torch.tensor([6.0, -1.0, 0.0]), torch.tensor([2.0, 0.0, 0.0]))
+    tensor([3., inf, 0.])
+    """
+    flat = row_norm == 0
+    empty = torch.where(margin == 0, 0.0, math.inf).to(margin.dtype)
+    return torch.where(flat, empty, margin.abs() / torch.where(flat, torch.ones_like(row_norm), row_norm))
+
+
+def hyperplane_distance(
+    x: Float[Tensor, " batch *input"],
+    rows: Float[Tensor, " batch rows *input"],
+    margin: Float[Tensor, " batch rows"],
+    p: float | int,
+    box: Any = None,
+    *,
+    point: bool = False,
+    max_iterations: int = ITERATIONS,
+    budget: int = BUDGET,
+) -> HyperplaneDistance:
+    """Return the distances in l_p of every x to the hyperplanes <w, z> + b = 0, given the rows w and margins m = <w, x> + b.
+
+    The box is one of `Ball`: None, two numbers or two tensors. All is computed in float64 and rounded down, `free` too: for the
+    given numbers the distances are never above those of real arithmetic, and short of them by rounding to the dtype of x and by
+    what a relative change of about 1e-12 in m makes. Few `max_iterations` only make them smaller. A zero row has the distance
+    inf, or 0 if m is 0. Temporaries stay under `budget` bytes, or one row's worth.
+
+    >>> x, rows, margin = torch.tensor([[0.0, 0.5]]), torch.tensor([[[4.0, 3.0]]]), torch.tensor([[1.5]])
+    >>> found = hyperplane_distance(x, rows, margin, 2, box=(0, 1), point=True)
+    >>> found.free, found.distance, found.point
+    (tensor([[0.3000]]), tensor([[0.5000]]), tensor([[[0., 0.]]]))
+    """
+    p = check_p(p)
+    ball = Ball(p, math.inf, box)
+    ball.check(x)
+    if rows.shape[:1] + rows.shape[2:] != x.shape or margin.shape != rows.shape[:2]:
+        raise InvalidInput(
+            f"rows and margin must be (batch, rows, *input) and (batch, rows) for x {tuple(x.shape)}, "
+            f"found {tuple(rows.shape)} and {tuple(margin.shape)}"
+        )
+    lower, upper = ball.bounds(x)
+    centre, flat = x.detach().double().flatten(1), rows.detach().flatten(2)
+    # No room needs to be infinite: beyond every number of the other dtype will do.
+    below = (centre - lower.double().flatten(1)).clamp_(max=1e300)
+    above = (upper.double().flatten(1) - centre).clamp_(max=1e300)
+    distance, free = (x.new_empty(margin.shape, dtype=torch.float64) for _ in range(2))
+    steps = torch.zeros_like(flat, memory_format=torch.contiguous_format) if point else None
+    for place in blocks(flat, budget, torch.float64):
+        # Against c the hyperplane is ahead.
+        m = margin.detach()[place].double()
+        c = flat[place].double().mul_(m.sign().unsqueeze(-1))
+        free[place] = free_distance(m.abs(), norm(c, dual(p), 2))
+        if box is None:
+            distance[place] = free[place]
+            step = steepest(c, p, 2).mul_(-free[place].masked_fill(free[place].isinf(), 0.0).unsqueeze(-1))
+        else:
+            step, reached = _shortest_step(c, m.abs(), below[place[0], None], above[place[0], None], p, max_iterations)
+            distance[place] = norm(step, p, 2).masked_fill_(~reached, math.inf)
+        if steps is not None:
+            steps[place] = step.mul_(distance[place].isfinite().unsqueeze(-1))
+    factor = 1.0 - _allowance(flat.shape[-1], p)
+    free = -cast_up(-free * factor, x.dtype)
+    distance = torch.maximum(-cast_up(-distance * factor, x.dtype), free)
+    points = None
+    if steps is not None:
+        points = (x.detach().unsqueeze(1).double() + steps.reshape(rows.shape)).to(x.dtype)
+        points = torch.minimum(torch.maximum(points, lower.unsqueeze(1)), upper.unsqueeze(1))
+    return HyperplaneDistance(distance=distance, free=free, point=points)
+
+
+def _allowance(size: int, p: float) -> float:
+    """A bound on the relative rounding of all sums: the power q of a number has q times its relative error."""
+    q = dual(p)
+    return min(1.0, (4.0 if math.isinf(q) else 4.0 * q) * relative_rounding(size, torch.float64))
+
+
+def _shortest_step(
+    c: Tensor, need: Tensor, below: Tensor, above: Tensor, p: float, max_iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The shortest step with <c, step> = -need within the rooms, never beyond, and which rows reach that far."""
+    largest = c.abs().amax(-1)
+    shrink = largest.clamp_(min=1e-300).reciprocal_()
+    c = c * shrink.unsqueeze(-1)
+    # Less is asked for than rounding can add, so that no step gains more than it needs, and no row is given up wrongly.
+    need = need * shrink * (1.0 - _allowance(c.shape[-1], p))
+    room = pulled(c, below, above)
+    gains = room.mul_(c.abs())
+    reached = gains.sum(-1) >= need
+    if p == 1.0:
+        # A coordinate without room must not take a place among the largest.
+        size = c.abs().mul_(gains > 0)
+        return greedy_step(c, critical_size(size, gains, need), below, above, need, gain=True), reached
+    q = dual(p)
+    # The gain of a coordinate, |c| (k |c|)^(q - 1) over the need, is (scale |c|)^q; none exceeds the need, whatever its cap.
+    some = need.masked_fill(need == 0, 1.0)
+    scale = filling_scale(c, gains.div_(some.unsqueeze(-1)).clamp_(max=2.0), q, max_iterations)
+    if p <= 2.0:
+        level = scale.pow(p) * some.pow(p - 1.0)
+    else:
+        level = scale.pow(q) * some
+    level = level.clamp_(max=torch.finfo(level.dtype).max).masked_fill_(need == 0, 0.0)
+    return clipped_step(c, level, below, above, p), reached
