@@ -54,7 +54,9 @@ def projected_offset(
         moved = _scaled(v, down, up)
     else:
         moved = _shrunk(v, down, up, p)
-    return boxed.index_copy(0, rows, moved * eps[rows, None])
+    # Back in the original units, a room must not be overstepped by its rounding.
+    moved = torch.minimum(torch.maximum(moved * eps[rows, None], -below[rows]), above[rows])
+    return boxed.index_copy(0, rows, moved)
 
 
 def _scaled(v: Tensor, below: Tensor, above: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def hyperplane_distance(
     for place in blocks(flat, budget, torch.float64):
         # Against c the hyperplane is ahead.
         m = margin.detach()[place].double()
-        c = flat[place].double().mul_(m.sign().unsqueeze(-1))
+        c = flat[place].double() * m.sign().unsqueeze(-1)
         free[place] = free_distance(m.abs(), norm(c, dual(p), 2))
         if box is None:
             distance[place] = free[place]
