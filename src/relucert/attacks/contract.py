@@ -26,9 +26,9 @@ def broken(logits: Float[Tensor, "batch classes"], y: Int[Tensor, " batch"]) -> 
 @torch.no_grad()
 def adversarial(
     net: Network,
-    x: Float[Tensor, batch * input],
+    x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
-    points: Float[Tensor, batch * input],
+    points: Float[Tensor, " batch *input"],
     ball: Ball,
 ) -> Adversarial:
     """Run the points through the network again and keep those that hold; where y was not predicted, x itself is one.

@@ -17,7 +17,7 @@ FIXED: dict[str, type[PGD]] = {"pgd": PGD}
 
 def attack(
     net: Network,
-    x: Float[Tensor, batch * input],
+    x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None,
     ball: Ball,
     method: str | Method = "pgd",

@@ -59,9 +59,9 @@ class PGD(Method):
 
 
 def ascend(
-    net: Network, x: Float[Tensor, batch *input], y: Int[Tensor, " batch"], ball: Ball, method: PGD,
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, method: PGD,
     generator: torch.Generator,
-) -> Float[Tensor, batch *input]:  # fmt: skip
+) -> Float[Tensor, " batch *input"]:  # fmt: skip
     """One run of PGD, all steps for every example whether broken or not: what adversarial training learns from."""
     z, steps = ball.sample(x, generator), _Steps(x, ball, method)
     for _ in range(method.steps):
@@ -72,7 +72,7 @@ def ascend(
 
 def _search(
     net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, generator: torch.Generator
-) -> tuple[Float[Tensor, batch * input], Bool[Tensor, " batch"]]:
+) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
     """One run of PGD that stops for an example as soon as it is broken: points, and which of them are."""
     points = ball.sample(x, generator)
     done = torch.zeros(len(x), dtype=torch.bool, device=x.device)

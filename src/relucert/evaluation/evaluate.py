@@ -16,6 +16,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import parse, spec
 from relucert.core.records import Verdict, ball_fields
 from relucert.core.store import RecordStore
+from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
 from relucert.evaluation.config import EvaluateConfig
 from relucert.evaluation.stream import Question, stream
@@ -23,7 +24,6 @@ from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
-from relucert.training.run import versions
 
 
 @dataclass(frozen=True)

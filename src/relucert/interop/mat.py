@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from relucert.networks.architectures import cnn, fc1
 from relucert.networks.network import Network
 
 Image = tuple[int, int, int]
+Array = np.ndarray[Any, Any]
 CNN_KEYS = tuple(f"{kind}_{layer}" for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weights", "biases"))
 FC1_KEYS = ("U", "bU", "W", "bW")
 
@@ -44,7 +46,7 @@ def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
     return Network(module, shape).eval()
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _arrays(path: Path) -> dict[str, Array]:
     try:
         contents = loadmat(str(path))
     except FileNotFoundError as error:
@@ -56,7 +58,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     return {key: value for key, value in contents.items() if not key.startswith("__")}
 
 
-def _cnn(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tuple[nn.Module, Image]:
+def _cnn(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.Module, Image]:
     conv1, conv2, full1, full2 = (arrays[f"weights_{layer}"] for layer in ("conv1", "conv2", "fc1", "fc2"))
     if conv1.ndim != 4 or conv2.ndim != 4 or full1.ndim != 2 or full2.ndim != 2:
         raise CheckpointError(f"{path} must hold 4-dimensional convolutions and 2-dimensional matrices")
@@ -75,7 +77,7 @@ def _cnn(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tupl
     ), shape
 
 
-def _fc1(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tuple[nn.Module, Image]:
+def _fc1(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.Module, Image]:
     inner, outer = arrays["U"], arrays["W"]
     if inner.ndim != 2 or outer.ndim != 2 or inner.shape[1] != outer.shape[0]:
         raise CheckpointError(
@@ -96,7 +98,7 @@ def _fc1(path: Path, arrays: dict[str, np.ndarray], shape: Image | None) -> tupl
     return _fill(path, module, [inner.T, outer.T], [arrays["bU"], arrays["bW"]]), shape
 
 
-def _fill(path: Path, module: nn.Module, weights: list[np.ndarray], biases: list[np.ndarray]) -> nn.Module:
+def _fill(path: Path, module: nn.Module, weights: list[Array], biases: list[Array]) -> nn.Module:
     layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
     with torch.no_grad():
         for layer, weight, bias in zip(layers, weights, biases, strict=True):

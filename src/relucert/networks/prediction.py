@@ -13,13 +13,13 @@ PIECE = 1000
 
 
 @torch.no_grad()
-def predictions(net: Network, x: Float[Tensor, batch * input]) -> Int[Tensor, " batch"]:
+def predictions(net: Network, x: Float[Tensor, " batch *input"]) -> Int[Tensor, " batch"]:
     """The predicted class of every input."""
     net.check(x)
     return torch.cat([net.predict(piece) for piece in x.split(PIECE)]) if len(x) else x.new_zeros(0, dtype=torch.long)
 
 
-def error(net: Network, x: Float[Tensor, batch * input], y: Int[Tensor, " batch"]) -> float:
+def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]) -> float:
     """The share of inputs whose predicted class is not their label."""
     if len(x) == 0:
         raise InvalidInput("x must hold at least one example to have an error; found none")

@@ -18,6 +18,7 @@ from torch import Tensor
 from relucert.attacks.pgd import PGD, robust_error
 from relucert.core.ball import Ball
 from relucert.core.errors import RunError
+from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
 from relucert.networks.architectures import build
 from relucert.networks.checkpoints import load, save
@@ -29,7 +30,7 @@ from relucert.training.interruption import gentle_interrupts
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
 from relucert.training.recipes import CROP_PADDING
-from relucert.training.run import MODEL_FILE, Run, RunFolder, versions
+from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schemes.adversarial import Adversarial
 from relucert.training.schemes.plain import Plain

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,17 +86,3 @@ class RunFolder:
     def close(self) -> None:
         """Let another process write here."""
         self._metrics.close()
-
-
-def versions() -> dict[str, str]:
-    """What a result was obtained with."""
-    import torch
-
-    import relucert
-
-    return {
-        "relucert": relucert.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()} {os.cpu_count()} cores",
-    }
