@@ -6,8 +6,8 @@ from torch import nn
 
 import relucert as rc
 from asserts import assert_adversarial
-from relucert.attacks.contract import broken
 from relucert.core.errors import InvalidInput, WrongMode
+from relucert.networks.prediction import changed
 from zoo import NETWORKS, inputs, network, randomised
 
 NORMS = [1.0, 1.5, 2.0, 3.0, math.inf]
@@ -91,7 +91,7 @@ def test_a_constant_network_and_an_empty_batch_are_no_trouble():
 
 def test_a_tie_or_a_win_within_rounding_is_no_success():
     logits = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 2e-7], [1.0, 1.01], [1.01, 1.0]])
-    assert broken(logits, torch.zeros(4, dtype=torch.long)).tolist() == [False, False, True, False]
+    assert changed(logits, torch.zeros(4, dtype=torch.long)).tolist() == [False, False, True, False]
 
 
 def test_bad_input_is_named():

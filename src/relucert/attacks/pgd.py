@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks.contract import adversarial, broken
+from relucert.attacks.contract import adversarial
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
@@ -22,6 +22,7 @@ from relucert.core.norms import steepest
 from relucert.core.projection import projected_offset
 from relucert.core.results import Adversarial
 from relucert.networks.network import Network
+from relucert.networks.prediction import changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +81,12 @@ def _search(
     z, steps = points.clone(), _Steps(x, ball, method)
     for step in range(method.steps + 1):
         gradient, logits = _gradient(net, z, y[open_])
-        hit = broken(logits, y[open_])
+        hit = changed(logits, y[open_])
         if bool(hit.any()):
             # Rounding into the set may undo a narrow win: what counts is the rounded point.
             found = open_[hit]
             points[found] = ball.restrict(found).project(x[found], z[hit])
-            done[found] = broken(net(points[found]), y[found])
+            done[found] = changed(net(points[found]), y[found])
             rest = (~done[open_]).nonzero()[:, 0]
             open_, z, gradient, steps = open_[rest], z[rest], gradient[rest], steps.restrict(rest)
         if len(open_) == 0 or step == method.steps:

@@ -64,6 +64,13 @@ class Affine:
         zeros = [output.new_zeros(len(output), *shape) for shape in self.in_shapes]
         return torch.func.vjp(self.linear, *zeros)[1](output)
 
+    #: How many rounded operations one entry of the value takes at most, whatever their order.
+    terms: int = 2
+
+    def magnitude(self, *inputs: Tensor) -> Tensor:
+        """`|A| z + |b|` for z >= 0: what rounding errors are measured against. The general case has no negative weight."""
+        return self.linear(*inputs)
+
     def sources(self) -> dict[str, Source]:
         """The tensors of the node by the name they have in a checkpoint."""
         return {}
@@ -89,6 +96,13 @@ class Linear(Affine):
 
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (output @ self.weight.value,)
+
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.weight.value.shape[1] + 2
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value.abs(), None if self.bias is None else self.bias.value.abs())
 
     def sources(self) -> dict[str, Source]:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
@@ -128,6 +142,14 @@ class Conv2d(Affine):
         back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
         return (back,)
 
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.weight.value[0].numel() + 2
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        weight, bias = self.weight.value.abs(), None if self.bias is None else self.bias.value.abs()
+        return F.conv2d(z, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
     def sources(self) -> dict[str, Source]:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
 
@@ -164,6 +186,12 @@ class BatchNorm(Affine):
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (output * self.scale(),)
 
+    terms = 8
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        total = (z + self._channels(self.mean.value).abs()) * self.scale().abs()
+        return total if self.bias is None else total + self._channels(self.bias.value).abs()
+
     def sources(self) -> dict[str, Source]:
         named = {"mean": self.mean, "var": self.var, "weight": self.weight, "bias": self.bias}
         return {name: source for name, source in named.items() if source is not None}
@@ -197,6 +225,9 @@ class Shift(Affine):
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (output,)
 
+    def magnitude(self, z: Tensor) -> Tensor:
+        return z + abs(self.constant.value)
+
     def sources(self) -> dict[str, Source]:
         return _named(self.constant)
 
@@ -217,6 +248,10 @@ class Scale(Affine):
 
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (self.linear(output),)
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        size = abs(self.constant.value)
+        return z / size if self.divide else z * size
 
     def sources(self) -> dict[str, Source]:
         return _named(self.constant)
@@ -250,6 +285,10 @@ class AvgPool2d(Affine):
             z, self.kernel, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor
         )
 
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.kernel[0] * self.kernel[1] + 2
+
     def settings(self) -> dict[str, object]:
         return {
             "kernel": self.kernel,
@@ -272,6 +311,10 @@ class AdaptiveAvgPool2d(Affine):
     def linear(self, z: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(z, self.size)
 
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return math.prod(self.in_shapes[0][1:]) + 2
+
     def settings(self) -> dict[str, object]:
         return {"size": self.size}
 
@@ -286,6 +329,10 @@ class Mean(Affine):
 
     def linear(self, z: Tensor) -> Tensor:
         return z.mean([axis + 1 for axis in self.axes], keepdim=self.keepdim)
+
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return math.prod(self.in_shapes[0][axis] for axis in self.axes) + 2
 
     def settings(self) -> dict[str, object]:
         return {"axes": self.axes, "keepdim": self.keepdim}
@@ -357,6 +404,9 @@ class Add(Affine):
 
     def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
         return tuple(output if sign > 0 else -output for sign in self.signs)
+
+    def magnitude(self, *inputs: Tensor) -> Tensor:
+        return sum(inputs[1:], inputs[0])
 
     def settings(self) -> dict[str, object]:
         return {"signs": self.signs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
@@ -26,3 +26,14 @@ def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batc
     net.check(x, y)
     net.require_eval("measuring an error")
     return int((predictions(net, x) != y).sum()) / len(y)
+
+
+def changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Where another class than y wins by more than rounding.
+
+    The same input in another batch may come out some units in the last place apart, so a narrower win is none.
+    """
+    own = logits.gather(1, y[:, None])[:, 0]
+    other = logits.scatter(1, y[:, None], -torch.inf).amax(1)
+    slack = 32 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
+    return other - own > slack

@@ -1,0 +1,159 @@
+"""Distances of x to the faces of its region and to the decision hyperplanes (Lemmas 3.1 and 3.2 of the paper).
+
+    d_B(x) = min_j |V_j x + a_j| / ||V_j||_q,      d_D(x) = min_(s != c) (f_c(x) - f_s(x)) / ||V_c - V_s||_q
+
+Both are differentiable in the weights, with the activation pattern held fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.core.norms import check_p, dual, norm
+from relucert.core.results import Distances
+from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms import BUDGET, row_norms
+from relucert.networks.network import Network
+
+Rows = Callable[[Tensor, Tensor], Tensor]
+
+
+def distances(
+    net: Network,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"] | None = None,
+    p: float = 2,
+    box: Any = None,
+    budget: int = BUDGET,
+) -> Distances:
+    """The paper's d_B (`region`) and d_D (`decision`; signed if labels are given, else of the predicted class).
+
+    Without a box they are differentiable in the weights; with one they are the distances to the parts of the hyperplanes
+    inside the box (appendix A.1). A network without ReLUs has d_B = inf.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> distances(net, data.x_test[:5], data.y_test[:5], p=2).region.shape
+    torch.Size([5])
+    """
+    p = check_p(p)
+    net.check(x, y)
+    net.require_eval("distances")
+    if box is not None:
+        Ball(p, math.inf, box).check(x)
+    region = LinearRegion.at(net, x)
+    labels = net.predict(x) if y is None else y
+    values, logits = region.values(x)
+    margins = region.margins_of(values, x)
+    faces = face_distances(region, margins, p, budget)
+    classes = class_distances(region, logits, labels, p)
+    if box is None:
+        nearest = faces.amin(1) if faces.shape[1] else x.new_full((len(x),), math.inf)
+        return Distances(nearest, classes.amin(1))
+    with torch.no_grad():
+        nearest, _ = nearest_in_box(x, faces, margins, face_rows(region), p, box, budget)
+        decision = class_distances_in_box(region, x, logits, labels, p, box, budget).distance
+        lead = logits.gather(1, labels[:, None]) - logits
+        signed = torch.where(lead < 0, -decision, decision)
+    return Distances(nearest, signed.amin(1))
+
+
+def face_distances(
+    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, budget: int = BUDGET
+) -> Float[Tensor, " batch faces"]:
+    """|V_j x + a_j| / ||V_j||_q of every face; inf for a face without a direction, and no NaN in the gradient."""
+    norms = row_norms(region, dual(p), budget)
+    void = (norms == 0) | margins.isinf()
+    safe = torch.where(void, torch.ones_like(norms), norms)
+    return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)
+
+
+def class_distances(
+    region: LinearRegion, logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"], p: float
+) -> Float[Tensor, " batch classes"]:
+    """(f_y - f_s) / ||V_y - V_s||_q for every class s, inf for s = y.
+
+    Classes with equal rows differ by a constant: they are at +inf, -inf or 0 by the sign of the margin.
+    """
+    norms = norm(decision_rows(region, y), dual(p), 2)
+    lead = logits.gather(1, y[:, None]) - logits
+    void = norms == 0
+    found = torch.where(void, torch.zeros_like(lead), lead) / torch.where(void, torch.ones_like(norms), norms)
+    constant = torch.where(lead == 0, torch.zeros_like(lead), lead.detach().sign() * math.inf)
+    found = torch.where(void, constant, found)
+    return found.masked_fill(torch.nn.functional.one_hot(y, logits.shape[1]).bool(), math.inf)
+
+
+def class_distances_in_box(
+    region: LinearRegion, x: Float[Tensor, " batch *input"], logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"],
+    p: float, box: Any, budget: int = BUDGET, *, point: bool = False,
+) -> HyperplaneDistance:  # fmt: skip
+    """The distances to all decision hyperplanes within the box, (batch, classes), inf for y itself; points on request."""
+    lead = logits.gather(1, y[:, None]) - logits
+    found = hyperplane_distance(x, decision_rows(region, y), lead, p, box, point=point, budget=budget)
+    own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
+    return replace(
+        found, distance=found.distance.masked_fill(own, math.inf), free=found.free.masked_fill(own, math.inf)
+    )
+
+
+def decision_rows(region: LinearRegion, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
+    """The rows V_y - V_s of the decision hyperplanes between y and every class s."""
+    eye = torch.eye(region.net.classes, dtype=region.net.dtype, device=y.device)
+    return region.logits_rows(eye[y][:, None] - eye)
+
+
+def face_rows(region: LinearRegion) -> Rows:
+    """The rows of some faces of some examples of a region."""
+    return lambda index, places: region.restrict(index).rows(places)
+
+
+def nearest_in_box(
+    x: Float[Tensor, " batch *input"],
+    free: Float[Tensor, " batch faces"],
+    margins: Float[Tensor, " batch faces"],
+    rows: Rows,
+    p: float,
+    box: Any,
+    budget: int = BUDGET,
+) -> tuple[Float[Tensor, " batch"], Int[Tensor, " batch"]]:
+    """The smallest distance to a face within the box, and which face it is (appendix A.1 of the paper).
+
+    The box only makes distances larger, so faces are solved in the order of their free distances, some at a time, and an
+    example is done when its best one is below the next free one. `rows(index, places)` makes the rows (n, k, *input) of
+    the faces `places` (n, k) of the examples `index` (n,).
+    """
+    best = x.new_full((len(x),), math.inf)
+    winner = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    if free.shape[1] == 0:
+        return best, winner
+    lower, upper = Ball(p, math.inf, box).bounds(x)
+    sorted_free, order = free.detach().sort(1)
+    start, step = 0, 4
+    while start < free.shape[1]:
+        open_ = (sorted_free[:, start] < best).nonzero()[:, 0]
+        stop = min(start + step, free.shape[1])
+        for index in open_.split(max(1, budget // (8 * 4 * (stop - start) * max(1, x[0].numel())))):
+            places = order[index, start:stop]
+            made, ahead = rows(index, places).detach(), margins[index].gather(1, places).detach()
+            known = (lower[index], upper[index])
+            found = hyperplane_distance(x[index], made, ahead, p, known, budget=budget).distance
+            # A face without a direction is none, even if x lies on it by chance.
+            found = found.masked_fill(sorted_free[index, start:stop].isinf(), math.inf)
+            here, which = found.min(1)
+            better = here < best[index]
+            best[index] = torch.where(better, here, best[index])
+            winner[index] = torch.where(better, places.gather(1, which[:, None])[:, 0], winner[index])
+        if len(open_) == 0:
+            break
+        start, step = stop, min(2 * step, 64)
+    return best, winner

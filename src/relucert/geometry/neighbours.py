@@ -1,0 +1,341 @@
+"""From region to region: lower bounds that grow, and the exact distance where they end (appendix A.2 of the paper).
+
+Explored regions are kept with all their hyperplanes, faces and decision hyperplanes alike, each with a key: a proved lower
+bound on how far from x anything can be that lies behind it in this region,
+
+    key = max(key at which the region was entered, distance of x to the hyperplane).
+
+When a region is entered at key k, the ball of radius k is covered by explored regions without a change of decision: a
+straight path to the nearest change first leaves their union through a face, or meets a decision hyperplane inside. So the
+smallest open key is a lower bound, and it never falls. It is found lazily: a key is first the free distance, when it comes
+up that within the box, and (for small networks) that to the facet itself, by a linear or quadratic program with a proved
+bound; a hyperplane is dropped only if that proves that it is no facet. Then a face is crossed, and what comes up as a
+decision hyperplane is the answer if the network changes its decision just behind it.
+
+Everything is computed in float64. Margins are reduced by a bound on their rounding errors, distances by `SAFETY` of
+themselves, a thousand times what rounding does to the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.geometry.crossing import patterns_beyond
+from relucert.geometry.distances import decision_rows, face_distances
+from relucert.geometry.hyperplane import hyperplane_distance
+from relucert.geometry.interior import interior_point
+from relucert.geometry.polytope import Polytope
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.witness import Witnesses
+from relucert.networks.network import Network
+
+SAFETY = 1e-9
+FREE, BOXED, PROVED = 0, 1, 2  # how much a key knows: the free distance, that in the box, that to the facet
+BLOCK = 8  # hyperplanes of an example that learn their distance in the box together
+
+
+class Exploration:
+    """The search of a batch of inputs; one pass of `advance` treats the smallest key of every open example."""
+
+    def __init__(
+        self, net: Network, witnesses: Witnesses, y: Tensor, p: float, box: Any, limit: float, facets: bool, budget: int
+    ):
+        self.net, self.witnesses, self.y, self.p, self.limit, self.facets = net, witnesses, y, p, limit, facets
+        self.budget = budget
+        self.x = witnesses.x.double()
+        self.low, self.high = Ball(p, math.inf, box).bounds(self.x)
+        count = len(self.x)
+        self.regions: list[LinearRegion] = []
+        self.keys = self.x.new_zeros(count, 0, 0)
+        self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
+        self.margins = self.x.new_zeros(count, 0, 0)
+        self.seen: list[set[bytes]] = [set() for _ in range(count)]
+        self.facet_points: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
+        self.polytopes: dict[tuple[int, int], tuple[Polytope, Any, Any]] = {}
+        self.lower = self.x.new_zeros(count)
+        self.open = torch.ones(count, dtype=torch.bool)
+        everyone = torch.arange(count)
+        self._enter(everyone, LinearRegion.at(net, self.x).patterns, self.x.new_zeros(count))
+
+    def run(self) -> None:
+        """Go on until every example is solved, stuck, or has used up its regions."""
+        with torch.no_grad():
+            while bool(self.open.any()):
+                self.advance()
+
+    def advance(self) -> None:
+        """Treat the smallest key of every open example."""
+        index = self.open.nonzero()[:, 0]
+        count = self.keys.shape[2]
+        key, flat = self.keys[index].flatten(1).min(1)
+        self.lower[index] = torch.maximum(self.lower[index], key)
+        # Nothing is nearer than the nearest witness: the interval is closed.
+        closed = key >= self.witnesses.distance[index].double() * (1 - SAFETY)
+        self.open[index[closed | key.isinf()]] = False
+        rest = ~(closed | key.isinf())
+        index, key, region, entry = index[rest], key[rest], flat[rest] // count, flat[rest] % count
+        level = self.level[index, region, entry]
+        decision = entry >= count - self.net.classes
+        self._learn_box(index[level == FREE], region[level == FREE])
+        boxed = level == BOXED
+        pick = boxed & decision
+        self._meet_decision(index[pick], region[pick], entry[pick])
+        if self.facets:
+            pick = boxed & ~decision
+            self._learn_facets(index[pick], region[pick], entry[pick])
+            pick = (level == PROVED) & ~decision
+        else:
+            pick = boxed & ~decision
+        self._cross(index[pick], region[pick], entry[pick], key[pick])
+        pick = (level == PROVED) & decision
+        self._end_at_facet(index[pick], region[pick], entry[pick])
+
+    # A new region.
+
+    def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
+        """Add a region of some examples: the keys of all its hyperplanes, and a witness if one is near."""
+        region = LinearRegion(self.net, patterns, len(index))
+        x = self.x[index]
+        places = [faces.source for faces in region.faces]
+        last = len(self.net.graph) - 1
+        values, errors = region.map.values_with_errors(x, [*places, last])
+        margins = region.margins_of([values[place] for place in places], x)
+        slack = _face_errors(region, [errors[place] for place in places], x)
+        logits = values[last]
+        y = self.y[index]
+        lead = logits.gather(1, y[:, None]) - logits
+        lead_slack = errors[last].gather(1, y[:, None]) + errors[last]
+        rows = decision_rows(region, y)
+        own = torch.nn.functional.one_hot(y, self.net.classes).bool()
+        face_margins = margins.sign() * (margins.abs() - slack).clamp(min=0)
+        lead = lead.sign() * (lead.abs() - lead_slack).clamp(min=0)
+        faces = face_distances(region, face_margins, self.p, self.budget) * (1 - SAFETY)
+        classes = hyperplane_distance(
+            x, rows, lead, self.p, (self.low[index], self.high[index]), point=False, budget=self.budget
+        ).distance.mul(1 - SAFETY)
+        classes = classes.masked_fill(own, math.inf)
+        distance = torch.cat([faces, classes], 1)
+        level = torch.full(distance.shape, FREE, dtype=torch.int8)
+        level[:, faces.shape[1] :] = BOXED
+        self._store(index, region, torch.maximum(distance, key[:, None]), level, torch.cat([face_margins, lead], 1))
+        # The nearest decision hyperplane may do.
+        nearest = classes.argmin(1)
+        near = classes.gather(1, nearest[:, None])[:, 0] < self.witnesses.distance[index].double()
+        chosen = nearest[near]
+        here = torch.arange(len(index))[near]
+        self.witnesses.beyond(index[near], rows[here, chosen], lead[here, chosen])
+
+    def _store(self, index: Tensor, region: LinearRegion, keys: Tensor, level: Tensor, margins: Tensor) -> None:
+        """Append a layer of regions; examples that are not in it get closed entries."""
+        count = len(self.x)
+        place = torch.zeros(count, dtype=torch.long)
+        place[index] = torch.arange(len(index))
+        self.regions.append(LinearRegion(self.net, [p[place] for p in region.patterns], count, region.faces))
+        layer = keys.new_full((count, 1, keys.shape[1]), math.inf)
+        layer[index, 0] = keys
+        layer_level = torch.full(layer.shape, PROVED, dtype=torch.int8)
+        layer_level[index, 0] = level
+        layer_margins = torch.zeros_like(layer)
+        layer_margins[index, 0] = margins
+        first = self.keys.shape[1] == 0
+        self.keys = layer if first else torch.cat([self.keys, layer], 1)
+        self.level = layer_level if first else torch.cat([self.level, layer_level], 1)
+        self.margins = layer_margins if first else torch.cat([self.margins, layer_margins], 1)
+        for b, name in zip(index.tolist(), _names(region.patterns, len(index)), strict=True):
+            self.seen[b].add(name)
+
+    # What a key learns.
+
+    def _learn_box(self, index: Tensor, region: Tensor) -> None:
+        """The distances within the box of the nearest faces of a region that do not have one yet."""
+        for r in region.unique().tolist():
+            mine = index[region == r]
+            keys = self.keys[mine, r].masked_fill(self.level[mine, r] != FREE, math.inf)
+            near, places = keys.topk(min(BLOCK, keys.shape[1]), largest=False)
+            rows = self.regions[r].restrict(mine).rows(places.where(near.isfinite(), torch.zeros_like(places)))
+            margins = self.margins[mine, r].gather(1, places)
+            box = (self.low[mine], self.high[mine])
+            found = hyperplane_distance(self.x[mine], rows, margins, self.p, box, budget=self.budget).distance * (
+                1 - SAFETY
+            )
+            found = torch.maximum(found, near).masked_fill(near.isinf(), math.inf)
+            self.keys[mine[:, None], r, places] = torch.where(
+                near.isfinite(), found, self.keys[mine[:, None], r, places]
+            )
+            self.level[mine[:, None], r, places] = torch.where(
+                near.isfinite(), torch.tensor(BOXED, dtype=torch.int8), self.level[mine[:, None], r, places]
+            )
+
+    def _learn_facets(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
+        """The distances to facets, or proofs that there is none."""
+        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
+            polytope, rows, offsets = self._polytope(b, r)
+            found = polytope.distance(self.x[b].flatten().numpy(), E=rows[e], e=-offsets[e], p=self.p)
+            self.keys[b, r, e] = max(float(self.keys[b, r, e]), found.lower * (1 - SAFETY))
+            self.level[b, r, e] = PROVED
+            if found.point is not None:
+                self.facet_points[b, r, e] = found.point
+
+    def _polytope(self, b: int, r: int) -> tuple[Polytope, Any, Any]:
+        """A region as inequalities: oriented rows and offsets of its faces, then of its decision hyperplanes."""
+        if (b, r) not in self.polytopes:
+            one = self.regions[r].restrict(torch.tensor([b]))
+            faces = one.rows(torch.arange(one.count)[None])[0].flatten(1)
+            classes = decision_rows(one, self.y[b : b + 1])[0].flatten(1)
+            values, logits = one.values(self.x[b : b + 1])
+            margins = one.margins_of(values, self.x[b : b + 1])[0]
+            lead = (logits[:, self.y[b]][:, None] - logits)[0]
+            rows = torch.cat([faces, classes]).numpy()
+            offsets = (torch.cat([margins, lead]) - torch.cat([faces, classes]) @ self.x[b].flatten()).numpy()
+            real = (np.abs(rows[: one.count]).max(1, initial=0) > 0) & np.isfinite(offsets[: one.count])
+            box = (self.low[b].flatten().numpy(), self.high[b].flatten().numpy())
+            self.polytopes[b, r] = (Polytope(-rows[: one.count][real], offsets[: one.count][real], box), rows, offsets)
+        return self.polytopes[b, r]
+
+    # What a key leads to.
+
+    def _meet_decision(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
+        """A decision hyperplane comes up: if the network changes its decision just behind it, that is the answer."""
+        if len(index) == 0:
+            return
+        classes = entry - (self.keys.shape[2] - self.net.classes)
+        rows = self._class_rows(index, region, classes)
+        self.witnesses.beyond(index, rows, self.margins[index, region, entry])
+        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
+            if float(self.witnesses.distance[b]) * (1 - _tolerance(self.witnesses.x.dtype)) <= float(
+                self.keys[b, r, e]
+            ):
+                self.open[b] = False
+            elif self.facets:
+                self._learn_facets(*(torch.tensor([part]) for part in (b, r, e)))
+            else:
+                self.open[b] = False  # whether this region has such a point is not known: the interval stays open
+
+    def _end_at_facet(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
+        """The nearest point of a decision hyperplane in its region is the nearest open thing: nothing can be nearer."""
+        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
+            self.open[b] = False
+            point = self.facet_points.get((b, r, e))
+            if point is None:
+                continue
+            classes = torch.tensor([e - (self.keys.shape[2] - self.net.classes)])
+            at = torch.tensor([b])
+            rows = self._class_rows(at, torch.tensor([r]), classes)
+            start = torch.from_numpy(point).reshape(1, *self.net.input_shape)
+            inner = self._inside(b, r, e)
+            if inner is not None:  # towards the interior of the facet, so that the push stays in the region
+                for share in (0.0, 1e-8, 1e-6, 1e-5):
+                    self.witnesses.around(at, start + share * (inner - start), rows)
+            else:
+                self.witnesses.around(at, start, rows)
+
+    def _class_rows(self, index: Tensor, region: Tensor, classes: Tensor) -> Float[Tensor, " rows *input"]:
+        """The rows of one decision hyperplane an example."""
+        made = self.x.new_zeros(len(index), *self.net.input_shape)
+        for r in region.unique().tolist():
+            mine = region == r
+            rows = decision_rows(self.regions[r].restrict(index[mine]), self.y[index[mine]])
+            made[mine] = rows[torch.arange(int(mine.sum())), classes[mine]]
+        return made
+
+    def _inside(self, b: int, r: int, e: int) -> Tensor | None:
+        """A point in the relative interior of a facet."""
+        polytope, rows, offsets = self._polytope(b, r)
+        box = (polytope.lower, polytope.upper)
+        count = len(rows) - self.net.classes
+        real = (np.abs(rows[:count]).max(1, initial=0) > 0) & np.isfinite(offsets[:count])
+        found = interior_point(-rows[:count][real], offsets[:count][real], rows[e], -offsets[e], box)
+        return None if found is None else torch.from_numpy(found.point).reshape(1, *self.net.input_shape)
+
+    def _cross(self, index: Tensor, region: Tensor, entry: Tensor, key: Tensor) -> None:
+        """Enter the regions behind some faces, unless they are known or there may be no more."""
+        if len(index) == 0:
+            return
+        used = torch.tensor([len(self.seen[b]) for b in index.tolist()])
+        self.open[index[used >= self.limit]] = False
+        index, region, entry, key = (part[used < self.limit] for part in (index, region, entry, key))
+        points, rows, known = self._face_points(index, region, entry)
+        self.open[index[~known]] = False  # without a point of the face nobody knows what lies behind it
+        index, region, entry, key, points, rows = (part[known] for part in (index, region, entry, key, points, rows))
+        if len(index) == 0:
+            return
+        patterns = patterns_beyond(self.net.graph, points, -rows)
+        self.keys[index, region, entry] = math.inf
+        new = torch.tensor(
+            [name not in self.seen[b] for b, name in zip(index.tolist(), _names(patterns, len(index)), strict=True)]
+        )
+        if bool(new.any()):
+            self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
+
+    def _face_points(
+        self, index: Tensor, region: Tensor, entry: Tensor
+    ) -> tuple[Float[Tensor, " rows *input"], Float[Tensor, " rows *input"], Bool[Tensor, " rows"]]:
+        """A point in the relative interior of every face, its row, and whether there is such a point."""
+        points = self.x[index].clone()
+        rows = torch.zeros_like(points)
+        known = torch.zeros(len(index), dtype=torch.bool)
+        for r in region.unique().tolist():
+            mine = (region == r).nonzero()[:, 0]
+            part = self.regions[r].restrict(index[mine])
+            made = part.rows(entry[mine][:, None])
+            rows[mine] = made[:, 0]
+            if self.facets:
+                continue
+            box = (self.low[index[mine]], self.high[index[mine]])
+            found = hyperplane_distance(
+                self.x[index[mine]],
+                made,
+                self.margins[index[mine], r].gather(1, entry[mine][:, None]),
+                self.p,
+                box,
+                point=True,
+            )
+            assert found.point is not None
+            points[mine] = found.point[:, 0]
+            known[mine] = _interior(part, found.point[:, 0], entry[mine])
+        if self.facets:
+            for i, (b, r, e) in enumerate(zip(index.tolist(), region.tolist(), entry.tolist(), strict=True)):
+                inner = self._inside(b, r, e)
+                if inner is not None:
+                    points[i], known[i] = inner[0], True
+        return points, rows, known
+
+
+def _interior(region: LinearRegion, z: Tensor, entry: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Whether z, on a face, is on the inner side of all others, or on the same hyperplane as the face."""
+    margins = region.margins(z)
+    margins = margins.scatter(1, entry[:, None], 0.0)
+    scale = 1e-9 * (1 + margins.masked_fill(margins.isinf(), 0.0).abs().amax(1, keepdim=True))
+    return (margins >= -scale).all(1)
+
+
+def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch faces"]:
+    """Bounds on the rounding errors of margins: of a unit its own, of a comparison those of both."""
+    parts = []
+    for faces, error in zip(region.faces, errors, strict=True):
+        if faces.node.kind == "relu":
+            parts.append(error.flatten(1))
+        else:
+            most = 2 * error.flatten(1).amax(1, keepdim=True)
+            parts.append(most.expand(-1, faces.count))
+    return torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
+
+
+def _names(patterns: list[Tensor], count: int) -> list[bytes]:
+    """The activation patterns as names that can be compared."""
+    if not patterns:
+        return [b""] * count
+    flat = [p.flatten(1).to(torch.uint8 if p.dtype == torch.bool else torch.int32).numpy() for p in patterns]
+    packed = [np.packbits(part, axis=1) if part.dtype == np.uint8 else part.view(np.uint8) for part in flat]
+    return [b"".join(part[i].tobytes() for part in packed) for i in range(count)]
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return 1e-6 if dtype == torch.float64 else 1e-4

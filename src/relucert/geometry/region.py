@@ -1,0 +1,167 @@
+"""The linear region of a point: the polytope Q(x) on which the network is V z + a (section 2 of the paper).
+
+Q(x) is cut out by half spaces, the faces: for a ReLU unit the side of zero its pre-activation is on, for a max pool the
+comparisons that its winners win. A face is an oriented linear functional on the value of a node, >= 0 inside the region.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.networks.graph import Node
+from relucert.networks.linear_map import LinearMap, Patterns, one_hot
+from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d, ReLU
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """The faces of one switching node; face j of an example is `<functional_j, value of the node's input> + 0 >= 0`."""
+
+    node: Node
+
+    @cached_property
+    def windows(self) -> Tensor:
+        """For a max pool: the places in a channel that every window sees, -1 for padding."""
+        assert isinstance(self.node.op, MaxPool2d)
+        return self.node.op.windows()
+
+    @property
+    def count(self) -> int:
+        """How many faces an example has here: one a ReLU unit, one a place of every max-pool window."""
+        units = math.prod(self.node.shape)
+        return units if isinstance(self.node.op, ReLU) else units * self.windows.shape[1]
+
+    @property
+    def source(self) -> int:
+        """The node on whose value the faces are functionals."""
+        return self.node.inputs[0]
+
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        """What each face's functional says of a value: >= 0 inside; +inf for comparisons with oneself or the padding."""
+        if isinstance(self.node.op, ReLU):
+            return torch.where(pattern, value, -value).flatten(1)
+        flat, winner = value.flatten(2), pattern.flatten(2)
+        windows = self.windows.to(value.device)
+        lead = flat.gather(2, winner).unsqueeze(-1) - flat[:, :, windows.clamp(min=0)]
+        void = (windows < 0) | (windows == winner.unsqueeze(-1))
+        return lead.masked_fill(void, math.inf).flatten(1)
+
+    def functionals(
+        self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
+    ) -> Float[Tensor, " batch rows *shape"]:
+        """The oriented functionals of some faces of every example."""
+        if isinstance(self.node.op, ReLU):
+            sign = pattern.flatten(1).gather(1, places).to(dtype).mul_(2).sub_(1)
+            spread = one_hot(places, self.node.shape, dtype)
+            return spread * sign.reshape(*places.shape, *(1,) * len(self.node.shape))
+        assert isinstance(self.node.op, MaxPool2d)
+        channels, height, width = self.node.op.in_shape
+        windows = self.windows.to(places.device)
+        per_window, size = windows.shape[1], math.prod(self.node.shape[1:])
+        window, entry = places // per_window, places % per_window
+        channel = window // size
+        winner = pattern.flatten(1).gather(1, window)
+        other = windows[window % size, entry].clamp(min=0)
+        shape = (channels, height, width)
+        base = channel * (height * width)
+        return one_hot(base + winner, shape, dtype) - one_hot(base + other, shape, dtype)
+
+
+class LinearRegion:
+    """The linear regions of a batch of inputs, or of any patterns: their faces and the affine map on them.
+
+    >>> import relucert as rc
+    >>> net, x = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits").x_test[:3]
+    >>> region = LinearRegion.at(net, x)
+    >>> rows, offsets = region.logits_map()
+    >>> torch.allclose(torch.einsum("bkchw,bchw->bk", rows, x) + offsets, net(x), atol=1e-5)
+    True
+    >>> region.contains(x)
+    tensor([True, True, True])
+    """
+
+    def __init__(self, net: Network, patterns: Patterns, batch: int, faces: tuple[Faces, ...] | None = None):
+        self.net, self.patterns, self.batch = net, patterns, batch
+        self.map = LinearMap(net.graph, patterns)
+        self.faces = tuple(Faces(node) for node in net.switches) if faces is None else faces
+
+    @classmethod
+    def at(cls, net: Network, x: Float[Tensor, " batch *input"]) -> LinearRegion:
+        """The regions of inputs."""
+        return cls(net, net.pattern(x), len(x))
+
+    def __len__(self) -> int:
+        return self.batch
+
+    def restrict(self, index: Int[Tensor, " rows"]) -> LinearRegion:
+        """The regions of some of the examples."""
+        return LinearRegion(self.net, [pattern[index] for pattern in self.patterns], len(index), self.faces)
+
+    @property
+    def count(self) -> int:
+        """The number of faces of one region."""
+        return sum(faces.count for faces in self.faces)
+
+    def values(self, z: Float[Tensor, " batch *input"]) -> tuple[list[Tensor], Float[Tensor, " batch classes"]]:
+        """What the region's affine map makes of inputs, in or outside: the faces' nodes, and the logits."""
+        places = [faces.source for faces in self.faces]
+        last = len(self.net.graph) - 1
+        values = self.map.values(z, [*places, last])
+        return [values[place] for place in places], values[last]
+
+    def margins(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch faces"]:
+        """The oriented margins of all faces at inputs: all >= 0 exactly in the region."""
+        values, _ = self.values(z)
+        return self.margins_of(values, z)
+
+    def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch faces"]:
+        """The same from the values of the faces' nodes."""
+        parts = [f.margins(v, p) for f, v, p in zip(self.faces, values, self.patterns, strict=True)]
+        return torch.cat(parts, 1) if parts else z.new_zeros(len(z), 0)
+
+    def contains(self, z: Float[Tensor, " batch *input"], slack: float = 0.0) -> Bool[Tensor, " batch"]:
+        """Whether inputs lie in their regions, up to `slack` in the margins."""
+        return (self.margins(z) >= -slack).all(1)
+
+    def rows(self, places: Int[Tensor, " batch rows"]) -> Float[Tensor, " batch rows *input"]:
+        """The oriented rows of V of some faces, by their number among all faces; differentiable in the weights."""
+        out = self._zeros(places.shape)
+        start = 0
+        for faces, pattern in zip(self.faces, self.patterns, strict=True):
+            here = (places >= start) & (places < start + faces.count)
+            wide = int(here.sum(1).max()) if here.numel() else 0
+            if wide:
+                # Gather the faces of this node to the front, so that no other row is pulled through the graph.
+                order = here.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
+                mine = here.gather(1, order)
+                local = (places.gather(1, order) - start).where(mine, torch.zeros_like(order))
+                functionals = faces.functionals(pattern, local, out.dtype)
+                pulled = self.map.pull(faces.source, functionals)
+                keep = mine.reshape(*mine.shape, *(1,) * (out.dim() - 2))
+                index = order.reshape(*order.shape, *(1,) * (out.dim() - 2)).expand(-1, -1, *out.shape[2:])
+                out = out.scatter_add(1, index, pulled * keep)
+            start += faces.count
+        return out
+
+    def logits_rows(self, functionals: Float[Tensor, " batch rows classes"]) -> Float[Tensor, " batch rows *input"]:
+        """Rows of V of linear functionals on the logits."""
+        return self.map.pull(len(self.net.graph) - 1, functionals)
+
+    def logits_map(self) -> tuple[Float[Tensor, " batch classes *input"], Float[Tensor, " batch classes"]]:
+        """V and a of the logits, as matrices."""
+        classes = self.net.classes
+        eye = torch.eye(classes, dtype=self.net.dtype, device=self.net.device).expand(self.batch, classes, classes)
+        rows = self.logits_rows(eye)
+        zero = rows.new_zeros(self.batch, *self.net.input_shape)
+        return rows, self.values(zero)[1]
+
+    def _zeros(self, shape: Sequence[int]) -> Tensor:
+        return torch.zeros(*shape, *self.net.input_shape, dtype=self.net.dtype, device=self.net.device)

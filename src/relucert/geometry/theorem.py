@@ -1,0 +1,98 @@
+"""The radius theorem: how far the decision at x is the same, and where it changes (Theorem 3.1 of the paper).
+
+If d_B(x) < d_D(x), the decision does not change within d_B; if d_D(x) <= d_B(x), d_D is the distance of the nearest
+adversarial example, and the projection on the decision hyperplane is that example. With a box both are the distances to
+the parts of the hyperplanes inside it. More regions than Q(x) give larger bounds and more exact answers (`neighbours`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method, spec
+from relucert.core.results import RadiusInterval, concatenate, meets
+from relucert.core.rounding import cast_up
+from relucert.geometry.neighbours import Exploration
+from relucert.geometry.witness import Witnesses
+from relucert.networks.network import Network
+
+SMALL = 20_000  # faces times inputs up to which facets are found by programs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region(Method):
+    """The region theorem with up to `regions` regions (None: as many as it takes).
+
+    `facets`: solve linear and quadratic programs for the distances to facets, which makes answers exact and costs time;
+    None does so for small networks. `budget`: bytes of memory.
+    """
+
+    name = "region"
+    regions: int | None = 1
+    facets: bool | None = None
+    budget: int = 2**31
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.regions is not None and self.regions < 1:
+            raise InvalidInput(f"regions of region must be at least 1, or None for no limit; found {self.regions}")
+        if self.budget < 2**20:
+            raise InvalidInput(f"budget of region must be at least {2**20} bytes; found {self.budget}")
+
+    def radius(
+        self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any
+    ) -> RadiusInterval:
+        """The interval of every example; see `relucert.radius`."""
+        double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+        faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)  # type: ignore[union-attr]
+        layers = 8 if self.regions is None else min(self.regions, 64)
+        size = 8 * (faces * (2 * layers + 6) + 64 * max(net.classes, 8) * math.prod(net.input_shape))
+        pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
+        ball = Ball(p, math.inf, box)
+        found = [self._piece(net, double, x[part], y[part], p, ball, part) for part in pieces]
+        return concatenate(found) if found else _empty(x)
+
+    def _piece(
+        self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, ball: Ball, part: Tensor
+    ) -> RadiusInterval:
+        started = time.perf_counter()
+        sides = ball.restrict(part).bounds(x)
+        witnesses = Witnesses(net, x, y, p, sides)
+        with torch.no_grad():
+            wrong = net(x).argmax(1) != y
+        lower = x.new_zeros(len(x), dtype=torch.float64)
+        right = (~wrong).nonzero()[:, 0]
+        if len(right):
+            mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides))
+            box = tuple(side.double() for side in (mine.lower, mine.upper))
+            limit = math.inf if self.regions is None else self.regions
+            search = Exploration(double, mine, y[right], p, box, limit, self._programs(double), self.budget // 2)
+            search.run()
+            lower[right] = search.lower
+            witnesses.point[right], witnesses.distance[right] = mine.point, mine.distance
+        witnesses.point[wrong], witnesses.distance[wrong] = x[wrong], 0.0
+        upper = witnesses.distance
+        proved = torch.minimum(-cast_up(-lower, x.dtype), upper)
+        exact = meets(proved, upper) & (upper.isfinite() | proved.isinf())
+        seconds = torch.full_like(upper, (time.perf_counter() - started) / max(1, len(x)))
+        return RadiusInterval(proved, upper, exact, witnesses.point, seconds, [spec(self)] * len(x))
+
+    def _programs(self, net: Network) -> bool:
+        if self.facets is not None:
+            return self.facets
+        return net.hidden_units * math.prod(net.input_shape) <= SMALL
+
+
+def _empty(x: Tensor) -> RadiusInterval:
+    none = x.new_zeros(0)
+    return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])

@@ -1,0 +1,135 @@
+"""The affine map of a network once its activation pattern is fixed: f(z) = V z + a (section 2 of the paper).
+
+With the pattern of x held fixed every node is an affine function of the input, on the region Q(x) the network's own. The
+map is never written out: values go forward through the graph, rows of V go backward from any node to the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.networks.affine import Affine
+from relucert.networks.graph import Graph
+from relucert.networks.switching import Switching
+
+Patterns = list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """The affine map of a graph under one pattern for each example; `patterns` has an entry for every switching node."""
+
+    graph: Graph
+    patterns: Patterns
+
+    def __len__(self) -> int:
+        return len(self.patterns[0]) if self.patterns else 1
+
+    def restrict(self, index: Tensor) -> LinearMap:
+        """The maps of some of the examples; an index may occur more than once."""
+        return LinearMap(self.graph, [pattern[index] for pattern in self.patterns])
+
+    def values(self, z: Float[Tensor, " batch *input"], keep: Sequence[int]) -> dict[int, Tensor]:
+        """The values V z + a of the nodes in `keep`, at inputs that need not lie in the region."""
+        return self._forward(z, keep, offsets=True)
+
+    def push(self, directions: Float[Tensor, " batch *input"], keep: Sequence[int]) -> dict[int, Tensor]:
+        """How the nodes in `keep` change along a direction: V d."""
+        return self._forward(directions, keep, offsets=False)
+
+    def _forward(self, z: Tensor, keep: Sequence[int], *, offsets: bool) -> dict[int, Tensor]:
+        live, wanted = {0: z}, set(keep)
+        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
+        last = max(wanted)
+        for node in self.graph.nodes[1 : last + 1]:
+            inputs = [live[i] for i in node.inputs]
+            if isinstance(node.op, Switching):
+                live[node.index] = node.op.linear(inputs[0], self.patterns[switch[node.index]])
+            else:
+                assert isinstance(node.op, Affine)
+                live[node.index] = node.op.apply(*inputs) if offsets else node.op.linear(*inputs)
+            for source in set(node.inputs):
+                if self.graph.last_use[source] <= node.index and source not in wanted:
+                    del live[source]
+        return {index: live[index] for index in keep}
+
+    def values_with_errors(
+        self, z: Float[Tensor, " batch *input"], keep: Sequence[int]
+    ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """The values of nodes, and bounds on how far rounding has taken each of them from V z + a in real arithmetic.
+
+        One operation of n rounded terms is off by at most `gamma_n (|A| |z| + |b|)`, `gamma_n = n u / (1 - n u)`, in any
+        order of summation, and passes on `|A|` times the error it was given. The bound's own rounding is paid by doubling.
+        """
+        values, errors, wanted = {0: z}, {0: torch.zeros_like(z)}, set(keep)
+        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
+        unit = torch.finfo(z.dtype).eps / 2
+        for node in self.graph.nodes[1 : max(wanted) + 1]:
+            given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
+            if isinstance(node.op, Switching):
+                pattern = self.patterns[switch[node.index]]
+                value, error = node.op.linear(given[0], pattern), node.op.linear(off[0], pattern)
+                error = error + unit * value.abs()
+            else:
+                assert isinstance(node.op, Affine)
+                gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+                value = node.op.apply(*given)
+                offset = node.op.magnitude(*(torch.zeros_like(part) for part in given))
+                error = node.op.magnitude(*off) - offset + gamma * node.op.magnitude(*(part.abs() for part in given))
+                error = error.clamp_(min=0) + 4 * unit * offset + torch.finfo(z.dtype).tiny
+            values[node.index], errors[node.index] = value, error
+            for source in set(node.inputs):
+                if self.graph.last_use[source] <= node.index and source not in wanted:
+                    del values[source], errors[source]
+        return {i: values[i] for i in keep}, {i: 2 * errors[i] for i in keep}
+
+    def pull(self, node: int, functionals: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows *input"]:
+        """Rows of V: linear functionals on a node's value, as functionals on the input.
+
+        `<pull(node, c), z> = <c, V_node z>`; with one-hot functionals these are rows of V themselves. Differentiable in
+        the weights.
+        """
+        count, rows = functionals.shape[:2]
+        gradients: dict[int, Tensor] = {node: functionals}
+        switch = {other.index: place for place, other in enumerate(self.graph.switches)}
+        for index in range(node, 0, -1):
+            if index not in gradients:
+                continue
+            here, output = self.graph[index], gradients.pop(index)
+            if isinstance(here.op, Switching):
+                parts: tuple[Tensor, ...] = (here.op.transpose(output, self.patterns[switch[index]]),)
+            else:
+                assert isinstance(here.op, Affine)
+                flat = here.op.transpose(output.flatten(0, 1))
+                parts = tuple(part.reshape(count, rows, *part.shape[1:]) for part in flat)
+            for source, part in zip(here.inputs, parts, strict=True):
+                gradients[source] = gradients[source] + part if source in gradients else part
+        if 0 not in gradients:  # nothing on the way depends on the input
+            return functionals.new_zeros(count, rows, *self.graph[0].shape)
+        return gradients[0]
+
+    def depends_on_pattern(self, node: int) -> bool:
+        """Whether a switching node lies between the input and this node; if none does, V is the same for all inputs."""
+        stack, seen = [node], set()
+        while stack:
+            index = stack.pop()
+            if isinstance(self.graph[index].op, Switching):
+                return True
+            if index not in seen:
+                seen.add(index)
+                stack.extend(self.graph[index].inputs)
+        return False
+
+
+def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Functionals `(*places.shape, *shape)` that pick out the entries at flat `places`."""
+    size = 1
+    for axis in shape:
+        size *= axis
+    picked = torch.zeros(*places.shape, size, dtype=dtype, device=places.device)
+    return picked.scatter_(-1, places.unsqueeze(-1), 1.0).reshape(*places.shape, *shape)

@@ -1,0 +1,1 @@
+"""One file a verifier, and the questions they answer: radius."""

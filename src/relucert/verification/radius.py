@@ -1,0 +1,49 @@
+"""`radius`: an interval around the distance to the nearest change of decision, whoever finds it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.core.methods import Method, parse
+from relucert.core.norms import check_p
+from relucert.core.results import RadiusInterval
+from relucert.geometry.theorem import Region
+from relucert.networks.network import Network
+
+RADIUS: dict[str, type[Region]] = {"region": Region}
+
+
+def radius(
+    net: Network,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"] | None = None,
+    p: float = 2,
+    box: Any = (0.0, 1.0),
+    method: str | Method = "region",
+) -> RadiusInterval:
+    """For every input an interval around the l_p distance to the nearest input of another class inside the box.
+
+    `lower` is proved and rounded down; `upper` is the recomputed distance of a `witness` that was run through the network,
+    inf without one; `exact` where the two meet. Without y the question is about the predicted class (equation 1 of the
+    paper); with y a misclassified input has lower = upper = 0.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> found = radius(net, data.x_test[:10], p=2, method="region(regions=5)")
+    >>> bool((found.lower > 0).all()), bool((found.lower <= found.upper).all())
+    (True, True)
+    """
+    chosen = parse(method, RADIUS)
+    p = check_p(p)
+    net.check(x, y)
+    net.require_eval("a radius")
+    Ball(p, math.inf, box).check(x)
+    with torch.no_grad():
+        labels = net.predict(x) if y is None else y
+    return chosen.radius(net, x, labels, p, box)
