@@ -32,7 +32,7 @@ def problems(draw) -> tuple[torch.Tensor, torch.Tensor, float, tuple[float, floa
 
 
 @pytest.mark.parametrize("p", P)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 1000))
 def test_the_projection_is_in_the_set_and_no_point_of_the_set_is_nearer(p, problem, dtype, seed):
     x, z, eps, box = problem
@@ -107,7 +107,7 @@ def test_every_example_has_its_own_radius_and_infinity_is_the_box(p, dtype):
 
 
 @pytest.mark.parametrize("p", P)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), dtype=st.sampled_from(DTYPES), power=st.integers(-30, 10), size=st.integers(1, 40))
 def test_rounding_inwards_ends_inside_and_moves_no_farther_than_it_must(p, seed, dtype, power, size):
     generator = torch.Generator().manual_seed(seed)

@@ -74,7 +74,7 @@ def certified_distance(x: np.ndarray, w: np.ndarray, m: float, d: np.ndarray, p:
 
 
 @pytest.mark.parametrize("p", [1.0, math.inf])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_the_distance_is_that_of_the_linear_program(p, problem):
     x, rows, margin = problem
@@ -84,7 +84,7 @@ def test_the_distance_is_that_of_the_linear_program(p, problem):
 
 
 @pytest.mark.parametrize("p", P)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_the_distance_is_proved_and_attained(p, problem):
     x, rows, margin = problem

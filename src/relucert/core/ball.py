@@ -40,9 +40,9 @@ class Ball:
     Ball(2, 0.1, box=(0, 1))
     """
 
-    p: float
-    eps: float | Tensor
-    box: tuple[float | Tensor, float | Tensor] | None = (0.0, 1.0)
+    p: float | int
+    eps: float | int | Tensor
+    box: tuple[float | int | Tensor, float | int | Tensor] | None = (0.0, 1.0)
     # Tensors of a box show only beside x whether they have a batch dimension; until then restrictions wait here.
     _picks: tuple[Index, ...] = field(default=())
 
@@ -108,7 +108,10 @@ class Ball:
     def project(
         self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"]
     ) -> Float[Tensor, " batch *input"]:
-        """Return the points of the set nearest to z in l_2, rounded so that `contains` holds; points of the set stay."""
+        """Return the points of the set nearest to z in l_2, rounded so that `contains` holds; points of the set stay.
+
+        No gradient passes through.
+        """
         self.check(x)
         if z.shape != x.shape:
             raise InvalidInput(f"z must have the shape {tuple(x.shape)} of x, found {tuple(z.shape)}")
@@ -170,15 +173,9 @@ class Ball:
             )
         x, radii = x.detach(), self._radii(x)
         below, above = (None, None) if self.box is None else self.rooms(x)
+        eps = cast_up(radii, x.dtype)
         value, offset = linear_minimum(
-            many,
-            self.p,
-            cast_up(radii, x.dtype),
-            below,
-            above,
-            offset=point,
-            max_iterations=max_iterations,
-            budget=budget,
+            many, self.p, eps, below, above, offset=point, max_iterations=max_iterations, budget=budget
         )
         points = None
         if offset is not None:
@@ -209,8 +206,8 @@ class Ball:
 
         A box of two tensors needs x to tell which part of them belongs to the example; unless constant it becomes a digest.
 
-        >>> Ball("inf", [0.1, 0.2]).key(1)
-        {'p': 'inf', 'eps': 0.2, 'box': [0.0, 1.0]}
+        >>> Ball(math.inf, torch.tensor([0.25, 0.5])).key(1)
+        {'p': 'inf', 'eps': 0.5, 'box': [0.0, 1.0]}
         """
         eps = float(self.eps[index]) if isinstance(self.eps, Tensor) else self.eps
         box = None

@@ -27,7 +27,7 @@ from relucert.core.norms import check_p, dual, norm, steepest
 from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, filling_scale, greedy_step, pulled
 
 BUDGET = 2**29  # bytes of temporaries
-_CACHED = 2**21  # bytes of one temporary on a CPU: several of them fit in its cache, and passes over them cost little
+_CACHED = 2**20  # bytes of one temporary on a CPU: small enough for its cache, large enough to hide the cost of a call
 _TEMPORARIES = 8  # of a block's size at a time
 
 

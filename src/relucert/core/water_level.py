@@ -17,7 +17,6 @@ from torch import Tensor
 from relucert.core.norms import norm
 
 ITERATIONS = 64  # Newton steps; a level is exact to rounding long before, see `water_level`
-_FULL = 1e30  # the level beyond which a basin counts as one that does not fill
 _STEEP = 21.0  # from this q on (p < 1.05) |c|^q leaves the range of float64 too soon to be a width
 
 
@@ -67,16 +66,19 @@ def water_level(
     tensor([1.5000])
     """
     shape, w, y = widths.shape[:-1], widths.flatten(0, -2), caps.flatten(0, -2)
-    turns = y / w
-    level = w.sum(-1).reciprocal_().clamp_(max=_FULL)
-    at, places, tolerance = level, None, 8.0 * torch.finfo(w.dtype).eps
+    limits = torch.finfo(w.dtype)
+    sharp, most = (1e12, 1e20) if limits.bits == 32 else (1e30, 1e30)
+    turns = (y / w).mul_(sharp)
+    level = w.sum(-1).reciprocal_().clamp_(max=most)
+    at, places, scratch = level, None, torch.empty_like(w)
+    free = torch.empty_like(w)
     for _ in range(max_iterations):
-        # 1 for columns under their caps and 0 for full ones, by arithmetic as in `pulled`: levels differ by more than 1e-30.
-        free = (turns - at.unsqueeze(-1)).mul_(1e30).clamp_(0.0, 1.0)
-        slope = (free * w).sum(-1)
-        missing = 1.0 - torch.addcmul(y, y, free, value=-1.0, out=free).sum(-1)
-        raised = (missing / slope).clamp_(max=_FULL)
-        rises = (raised > at) & (missing - slope * at > tolerance)
+        # 1 for columns under their caps and 0 for full ones, by arithmetic as in `pulled`; every pass over memory counts here.
+        torch.sub(turns, (sharp * at).unsqueeze(-1), out=free).clamp_(0.0, 1.0)
+        slope = torch.mul(free, w, out=scratch).sum(-1)
+        missing = 1.0 - torch.addcmul(y, y, free, value=-1.0, out=scratch).sum(-1)
+        raised = (missing / slope).clamp_(max=most)
+        rises = (raised > at) & (missing - slope * at > 8.0 * limits.eps)
         at = torch.where(rises, raised, at)
         level = at if places is None else level.index_copy(0, places, at)
         count = int(rises.sum())
@@ -85,8 +87,10 @@ def water_level(
         if 2 * count < len(at):  # go on with the unfinished rows alone
             kept = rises.nonzero().squeeze(-1)
             turns, w, y, at = turns[kept], w[kept], y[kept], at[kept]
+            free, scratch = free[:count], scratch[:count]
             places = kept if places is None else places[kept]
-    return level.masked_fill(level >= _FULL, math.inf).reshape(shape)
+    # Beyond `most` the columns that still fill are too narrow to matter, and the level too high to be compared.
+    return level.masked_fill(level >= most, math.inf).reshape(shape)
 
 
 def filling_scale(
