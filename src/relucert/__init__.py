@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from relucert.data import dataset as dataset
     from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
     from relucert.evaluation.evaluate import evaluate as evaluate
+    from relucert.geometry.distances import distances as distances
+    from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
     from relucert.networks.architectures import build as build
     from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
+    from relucert.verification.radius import radius as radius
 
 _HOME = {
     "Adversarial": "relucert.core.results",
@@ -43,14 +46,17 @@ _HOME = {
     "RadiusInterval": "relucert.core.results",
     "Record": "relucert.core.records",
     "RecordStore": "relucert.core.store",
+    "Region": "relucert.geometry.theorem",
     "RelucertError": "relucert.core.errors",
     "TrainConfig": "relucert.training.config",
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.interface",
     "build": "relucert.networks.architectures",
     "dataset": "relucert.data",
+    "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
     "load": "relucert.interop.loading",
+    "radius": "relucert.verification.radius",
     "save": "relucert.networks.checkpoints",
     "train": "relucert.training.loop",
 }

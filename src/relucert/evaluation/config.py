@@ -54,6 +54,50 @@ class EvaluateConfig:
     @property
     def records(self) -> Path:
         """Where the records go."""
-        if self.out is not None:
-            return self.out
-        return self.model / "records.jsonl" if self.model.is_dir() else self.model.with_suffix(".records.jsonl")
+        return records_file(self.model, self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadiusConfig:
+    """Proved radii of a network's decisions on a data set's test points."""
+
+    model: Path
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    data: str
+    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
+    p: float = 2.0
+    """The norm: a number >= 1, or inf."""
+    points: int | None = 100
+    """How many test points, from the first; None for all."""
+    method: str = "region(regions=5)"
+    """The method, with parameters if wanted."""
+    box: bool = True
+    """Whether only images with pixels in [0, 1] count."""
+    labels: bool = True
+    """Ask about the label (a misclassified point has radius 0), not about the predicted class."""
+    batch: int = 100
+    """Points worked on together."""
+    out: Path | None = None
+    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", float(self.p))
+        for name, holds, rule in [
+            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("batch", self.batch >= 1, "be at least 1"),
+        ]:
+            if not holds:
+                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+
+    @property
+    def records(self) -> Path:
+        """Where the records go."""
+        return records_file(self.model, self.out)
+
+
+def records_file(model: Path, out: Path | None) -> Path:
+    """Where records go: as asked, or into a run's folder, or beside a model's file."""
+    if out is not None:
+        return out
+    return model / "records.jsonl" if model.is_dir() else model.with_suffix(".records.jsonl")
