@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.geometry.crossing import patterns_beyond
 from relucert.geometry.distances import decision_rows, face_distances
 from relucert.geometry.hyperplane import hyperplane_distance
-from relucert.geometry.interior import interior_point
+from relucert.geometry.interior import InteriorPoint, interior_point
 from relucert.geometry.polytope import Polytope
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
@@ -56,6 +56,7 @@ class Exploration:
         self.keys = self.x.new_zeros(count, 0, 0)
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
         self.margins = self.x.new_zeros(count, 0, 0)
+        self.void = torch.zeros(count, 0, 0, dtype=torch.bool)  # faces without a direction
         self.seen: list[set[bytes]] = [set() for _ in range(count)]
         self.facet_points: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
         self.polytopes: dict[tuple[int, int], tuple[Polytope, Any, Any]] = {}
@@ -124,7 +125,8 @@ class Exploration:
         distance = torch.cat([faces, classes], 1)
         level = torch.full(distance.shape, FREE, dtype=torch.int8)
         level[:, faces.shape[1] :] = BOXED
-        self._store(index, region, torch.maximum(distance, key[:, None]), level, torch.cat([face_margins, lead], 1))
+        ahead = torch.cat([face_margins, lead], 1)
+        self._store(index, region, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
         # The nearest decision hyperplane may do.
         nearest = classes.argmin(1)
         near = classes.gather(1, nearest[:, None])[:, 0] < self.witnesses.distance[index].double()
@@ -132,7 +134,9 @@ class Exploration:
         here = torch.arange(len(index))[near]
         self.witnesses.beyond(index[near], rows[here, chosen], lead[here, chosen])
 
-    def _store(self, index: Tensor, region: LinearRegion, keys: Tensor, level: Tensor, margins: Tensor) -> None:
+    def _store(
+        self, index: Tensor, region: LinearRegion, keys: Tensor, level: Tensor, margins: Tensor, void: Tensor
+    ) -> None:
         """Append a layer of regions; examples that are not in it get closed entries."""
         count = len(self.x)
         place = torch.zeros(count, dtype=torch.long)
@@ -144,7 +148,10 @@ class Exploration:
         layer_level[index, 0] = level
         layer_margins = torch.zeros_like(layer)
         layer_margins[index, 0] = margins
+        layer_void = torch.ones(count, 1, void.shape[1], dtype=torch.bool)
+        layer_void[index, 0] = void
         first = self.keys.shape[1] == 0
+        self.void = layer_void if first else torch.cat([self.void, layer_void], 1)
         self.keys = layer if first else torch.cat([self.keys, layer], 1)
         self.level = layer_level if first else torch.cat([self.level, layer_level], 1)
         self.margins = layer_margins if first else torch.cat([self.margins, layer_margins], 1)
@@ -194,7 +201,7 @@ class Exploration:
             lead = (logits[:, self.y[b]][:, None] - logits)[0]
             rows = torch.cat([faces, classes]).numpy()
             offsets = (torch.cat([margins, lead]) - torch.cat([faces, classes]) @ self.x[b].flatten()).numpy()
-            real = (np.abs(rows[: one.count]).max(1, initial=0) > 0) & np.isfinite(offsets[: one.count])
+            real = (~self.void[b, r]).numpy()
             box = (self.low[b].flatten().numpy(), self.high[b].flatten().numpy())
             self.polytopes[b, r] = (Polytope(-rows[: one.count][real], offsets[: one.count][real], box), rows, offsets)
         return self.polytopes[b, r]
@@ -229,12 +236,12 @@ class Exploration:
             at = torch.tensor([b])
             rows = self._class_rows(at, torch.tensor([r]), classes)
             start = torch.from_numpy(point).reshape(1, *self.net.input_shape)
+            self.witnesses.around(at, start, rows)
             inner = self._inside(b, r, e)
             if inner is not None:  # towards the interior of the facet, so that the push stays in the region
-                for share in (0.0, 1e-8, 1e-6, 1e-5):
-                    self.witnesses.around(at, start + share * (inner - start), rows)
-            else:
-                self.witnesses.around(at, start, rows)
+                middle = torch.from_numpy(inner.point).reshape(start.shape)
+                for share in (1e-8, 1e-7, 1e-6, 1e-5):
+                    self.witnesses.around(at, start + share * (middle - start), rows)
 
     def _class_rows(self, index: Tensor, region: Tensor, classes: Tensor) -> Float[Tensor, " rows *input"]:
         """The rows of one decision hyperplane an example."""
@@ -245,14 +252,14 @@ class Exploration:
             made[mine] = rows[torch.arange(int(mine.sum())), classes[mine]]
         return made
 
-    def _inside(self, b: int, r: int, e: int) -> Tensor | None:
-        """A point in the relative interior of a facet."""
+    def _inside(self, b: int, r: int, e: int) -> InteriorPoint | None:
+        """A point in the relative interior of a facet, with the slack of every face that has a direction."""
         polytope, rows, offsets = self._polytope(b, r)
         box = (polytope.lower, polytope.upper)
-        count = len(rows) - self.net.classes
-        real = (np.abs(rows[:count]).max(1, initial=0) > 0) & np.isfinite(offsets[:count])
-        found = interior_point(-rows[:count][real], offsets[:count][real], rows[e], -offsets[e], box)
-        return None if found is None else torch.from_numpy(found.point).reshape(1, *self.net.input_shape)
+        real = (~self.void[b, r]).nonzero()[:, 0].numpy()
+        return interior_point(
+            -rows[real], offsets[real], rows[e], -offsets[e], box, near=self.facet_points.get((b, r, e))
+        )
 
     def _cross(self, index: Tensor, region: Tensor, entry: Tensor, key: Tensor) -> None:
         """Enter the regions behind some faces, unless they are known or there may be no more."""
@@ -261,59 +268,65 @@ class Exploration:
         used = torch.tensor([len(self.seen[b]) for b in index.tolist()])
         self.open[index[used >= self.limit]] = False
         index, region, entry, key = (part[used < self.limit] for part in (index, region, entry, key))
-        points, rows, known = self._face_points(index, region, entry)
-        self.open[index[~known]] = False  # without a point of the face nobody knows what lies behind it
-        index, region, entry, key, points, rows = (part[known] for part in (index, region, entry, key, points, rows))
+        points, rows, may_flip = self._face_points(index, region, entry)
+        patterns = patterns_beyond(self.net.graph, points, -rows)
+        # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
+        # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
+        known = torch.ones(len(index), dtype=torch.bool)
+        for r in region.unique().tolist():
+            mine = (region == r).nonzero()[:, 0]
+            old = self.regions[r].restrict(index[mine])
+            known[mine] = _only_these(old, [pattern[mine] for pattern in patterns], may_flip[mine])
+        self.open[index[~known]] = False
+        index, region, entry, key = (part[known] for part in (index, region, entry, key))
+        patterns = [pattern[known] for pattern in patterns]
         if len(index) == 0:
             return
-        patterns = patterns_beyond(self.net.graph, points, -rows)
         self.keys[index, region, entry] = math.inf
-        new = torch.tensor(
-            [name not in self.seen[b] for b, name in zip(index.tolist(), _names(patterns, len(index)), strict=True)]
-        )
+        names = _names(patterns, len(index))
+        new = torch.tensor([name not in self.seen[b] for b, name in zip(index.tolist(), names, strict=True)])
         if bool(new.any()):
             self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
 
     def _face_points(
         self, index: Tensor, region: Tensor, entry: Tensor
-    ) -> tuple[Float[Tensor, " rows *input"], Float[Tensor, " rows *input"], Bool[Tensor, " rows"]]:
-        """A point in the relative interior of every face, its row, and whether there is such a point."""
+    ) -> tuple[Float[Tensor, " rows *input"], Float[Tensor, " rows *input"], Bool[Tensor, " rows faces"]]:
+        """A point of every face, in its interior if possible, its row, and the faces that may be left together with it."""
         points = self.x[index].clone()
         rows = torch.zeros_like(points)
-        known = torch.zeros(len(index), dtype=torch.bool)
+        may_flip = self.void[index, region]
+        may_flip[torch.arange(len(index)), entry] = True
         for r in region.unique().tolist():
             mine = (region == r).nonzero()[:, 0]
-            part = self.regions[r].restrict(index[mine])
-            made = part.rows(entry[mine][:, None])
+            made = self.regions[r].restrict(index[mine]).rows(entry[mine][:, None])
             rows[mine] = made[:, 0]
-            if self.facets:
-                continue
-            box = (self.low[index[mine]], self.high[index[mine]])
-            found = hyperplane_distance(
-                self.x[index[mine]],
-                made,
-                self.margins[index[mine], r].gather(1, entry[mine][:, None]),
-                self.p,
-                box,
-                point=True,
-            )
-            assert found.point is not None
-            points[mine] = found.point[:, 0]
-            known[mine] = _interior(part, found.point[:, 0], entry[mine])
+            if not self.facets:
+                box = (self.low[index[mine]], self.high[index[mine]])
+                margins = self.margins[index[mine], r].gather(1, entry[mine][:, None])
+                found = hyperplane_distance(self.x[index[mine]], made, margins, self.p, box, point=True)
+                assert found.point is not None
+                points[mine] = found.point[:, 0]
         if self.facets:
             for i, (b, r, e) in enumerate(zip(index.tolist(), region.tolist(), entry.tolist(), strict=True)):
                 inner = self._inside(b, r, e)
                 if inner is not None:
-                    points[i], known[i] = inner[0], True
-        return points, rows, known
+                    points[i] = torch.from_numpy(inner.point).reshape(self.net.input_shape)
+                    real = (~self.void[b, r]).nonzero()[:, 0]
+                    may_flip[i, real[torch.from_numpy(inner.slack == 0)]] = True
+        return points, rows, may_flip
 
 
-def _interior(region: LinearRegion, z: Tensor, entry: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
-    """Whether z, on a face, is on the inner side of all others, or on the same hyperplane as the face."""
-    margins = region.margins(z)
-    margins = margins.scatter(1, entry[:, None], 0.0)
-    scale = 1e-9 * (1 + margins.masked_fill(margins.isinf(), 0.0).abs().amax(1, keepdim=True))
-    return (margins >= -scale).all(1)
+def _only_these(
+    region: LinearRegion, patterns: list[Tensor], may_flip: Bool[Tensor, " batch faces"]
+) -> Bool[Tensor, " batch"]:
+    """Whether patterns differ from those of the region only at faces that may be left."""
+    fine = torch.ones(len(region), dtype=torch.bool)
+    start = 0
+    for faces, old, new in zip(region.faces, region.patterns, patterns, strict=True):
+        left = faces.left(old, new)
+        fine &= (~left | may_flip[:, start : start + faces.count]).all(1)
+        start += faces.count
+    return fine
 
 
 def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch faces"]:

@@ -54,6 +54,14 @@ class Faces:
         void = (windows < 0) | (windows == winner.unsqueeze(-1))
         return lead.masked_fill(void, math.inf).flatten(1)
 
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+        """The faces that a change of pattern goes through: units that flip, comparisons that the new winner wins."""
+        if isinstance(self.node.op, ReLU):
+            return (old != new).flatten(1)
+        winner, other = old.flatten(2).unsqueeze(-1), new.flatten(2).unsqueeze(-1)
+        windows = self.windows.to(old.device)
+        return ((winner != other) & (windows == other)).flatten(1)
+
     def functionals(
         self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
     ) -> Float[Tensor, " batch rows *shape"]:

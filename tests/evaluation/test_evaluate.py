@@ -1,0 +1,117 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import relucert as rc
+from relucert.core.errors import FileAccessError, InvalidInput
+from relucert.core.records import Verdict
+from relucert.core.store import RecordStore
+from relucert.evaluation import evaluate as module
+from relucert.evaluation.config import EvaluateConfig, RadiusConfig
+from relucert.evaluation.evaluate import evaluate
+from relucert.evaluation.radius import radii
+from relucert.networks.prediction import predictions
+from relucert.training.config import TrainConfig
+from relucert.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return train(TrainConfig(data="digits", epochs=3, evaluate_every=0, out=folder))
+
+
+@pytest.fixture
+def config(run, tmp_path):
+    return EvaluateConfig(
+        model=run.folder,
+        data="digits",
+        p=2,
+        eps=0.5,
+        points=50,
+        batch=20,
+        attack="pgd(steps=5)",
+        out=tmp_path / "records.jsonl",
+    )
+
+
+def test_errors_are_those_of_the_network_and_its_attack(config, run):
+    found = evaluate(config)
+    data = rc.dataset("digits")
+    assert found.test_error == int((predictions(run.net, data.x_test) != data.y_test).sum()) / len(data.y_test)
+    store = RecordStore(config.records)
+    records = list(store.records())
+    assert [record.index for record in records] == list(range(50))
+    assert found.robust_error == sum(record.verdict != Verdict.UNKNOWN for record in records) / 50
+    for record in records:
+        x, y = data.x_test[record.index], data.y_test[record.index]
+        assert record.label == int(y)
+        assert (record.prediction != record.label) == (record.verdict == Verdict.MISCLASSIFIED)
+        if record.verdict == Verdict.VULNERABLE:
+            witness = torch.from_numpy(store.array(record.key, "witness").copy())
+            assert int(run.net.predict(witness[None])) != int(y)
+            assert float((witness - x).norm()) <= record.upper * (1 + 1e-6) <= 0.5 * (1 + 1e-6)
+            assert 0 <= float(witness.min()) <= float(witness.max()) <= 1
+
+
+def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_path):
+    whole = evaluate(config)
+    lines = {record.key: record for record in RecordStore(config.records).records()}
+    for stop in (1, 20, 33):
+        part = replace(config, out=tmp_path / f"stopped-{stop}.jsonl")
+
+        def tell(done, total, stop=stop):
+            if done == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(part, tell)
+        resumed = evaluate(part)
+        assert {record.key: record for record in RecordStore(part.records).records()} == lines
+        assert resumed.robust_error == whole.robust_error
+
+
+def test_what_is_known_is_not_done_again(config, monkeypatch):
+    first = evaluate(config)
+    monkeypatch.setattr(module, "attack", lambda *a, **k: pytest.fail("attacked again"))
+    again = evaluate(config)
+    assert (again.test_error, again.robust_error) == (first.test_error, first.robust_error)
+
+
+def test_radii_are_records_with_witnesses_and_a_summary(run, tmp_path):
+    config = RadiusConfig(
+        model=run.folder, data="digits", points=30, batch=10, method="region(regions=2)", out=tmp_path / "r.jsonl"
+    )
+    found = radii(config)
+    data = rc.dataset("digits")
+    expected = rc.radius(run.net, data.x_test[:10], data.y_test[:10], p=2, method=rc.Region(regions=2))
+    assert [record.lower for record in found.records[:10]] == expected.lower.tolist()
+    assert found.misclassified == sum(record.prediction != record.label for record in found.records)
+    right = [record.lower for record in found.records if record.prediction == record.label]
+    assert found.mean_lower == pytest.approx(sum(right) / len(right))
+    store = RecordStore(config.records)
+    for record in found.records:
+        if record.verdict is None and math.isfinite(record.upper):
+            witness = torch.from_numpy(store.array(record.key, "witness").copy())
+            assert int(run.net.predict(witness[None])) != record.label
+    predicted = radii(replace(config, labels=False))
+    assert predicted.misclassified == 0
+    assert len(RecordStore(config.records)) == 60
+
+
+def test_bad_questions_are_named(config, tmp_path):
+    for change, message in [
+        ({"eps": -1.0}, "eps must be a number >= 0; found -1.0"),
+        ({"points": 0}, "points must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"p": 0.5}, "p must be a number >= 1"),
+        ({"p": 3.0, "eps": None}, "eps must be given for p=3"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            replace(config, **change)
+    with pytest.raises(InvalidInput, match=r"must end in \.jsonl"):
+        evaluate(replace(config, out=tmp_path / "records.txt"))
+    with pytest.raises(FileAccessError, match="nowhere"):
+        evaluate(replace(config, out=tmp_path / "nowhere" / "records.jsonl"))
