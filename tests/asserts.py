@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
-from relucert.core.results import Adversarial
+from relucert.core.results import Adversarial, RadiusInterval
+from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 
 
@@ -24,3 +27,41 @@ def assert_adversarial(net: Network, x: Tensor, y: Tensor, ball: Ball, found: Ad
     assert bool((found.distance.double() <= distance * slack)[found.success].all()), "a distance is too large"
     assert bool(found.distance[~found.success].isinf().all()), "a failure has a finite distance"
     assert bool(found.success[net.predict(x) != y].all()), "a misclassified input is no success"
+
+
+def assert_affine_on_region(net: Network, x: Tensor, z: Tensor) -> None:
+    """At points z of the regions of x the network's own values, logits and all others, are those of the region's map."""
+    region = LinearRegion.at(net, x)
+    inner, logits = region.values(z)
+    torch.testing.assert_close(logits, net(z), rtol=1e-11, atol=1e-11)
+    for node, found, expected in zip(net.switches, inner, net.preactivations(z), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11, msg=f"{node.name} is not affine")
+    rows, offsets = region.logits_map()
+    explicit = (rows * z[:, None]).flatten(2).sum(2) + offsets
+    torch.testing.assert_close(explicit, net(z), rtol=1e-10, atol=1e-10)
+
+
+def assert_below_attack(found: RadiusInterval, attacked: Adversarial) -> None:
+    """No attack's success is nearer than what was proved."""
+    nearer = attacked.success & (attacked.distance < found.lower)
+    assert not bool(nearer.any()), f"example {nearer.nonzero()[:, 0].tolist()} was attacked below its proved radius"
+
+
+def assert_witness(net: Network, x: Tensor, y: Tensor, p: float, box: Any, found: RadiusInterval) -> None:
+    """Every witness lies in the box, changes the decision in float32 and in float64, at the distance `upper`."""
+    assert bool((found.lower <= found.upper).all())
+    has = found.upper.isfinite()
+    if not bool(has.any()):
+        return
+    assert found.witness is not None
+    witness, x, y, upper = found.witness[has], x[has], y[has], found.upper[has]
+    if box is not None:
+        low, high = (torch.as_tensor(side, dtype=x.dtype).expand(x.shape[1:]) for side in box)
+        assert bool(((witness >= low) & (witness <= high)).all()), "a witness lies outside the box"
+    assert bool((net.predict(witness) != y).all()), "a witness does not change the decision"
+    distance = norm(witness.double() - x.double(), p)
+    assert bool((upper.double() >= distance).all()), "an upper end is too small"
+    assert bool((upper.double() <= distance * (1 + 4 * torch.finfo(x.dtype).eps)).all()), "an upper end is too large"
+    wrong = net.predict(x) != y
+    assert bool((upper[wrong] == 0).all())
+    assert bool((upper[~wrong] > 0).all())
