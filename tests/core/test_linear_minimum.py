@@ -26,12 +26,14 @@ radii = st.one_of(st.sampled_from([0.0, 0.5]), st.floats(2.0**-7, 6, width=16))
 
 
 @st.composite
-def problems(draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows (1, 3, n), eps (1,) and rooms (1, n) in float64."""
+def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows (1, 3, n), eps (1,) and rooms (1, n) in float64; coarse ones are multiples of 1/64."""
     n = draw(st.integers(1, 6))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
     below, above = (draw(st.lists(rooms, min_size=n, max_size=n)) for _ in range(2))
     c, eps, down, up = (torch.tensor([part], dtype=torch.float64) for part in (rows, draw(radii), below, above))
+    if coarse:
+        c, eps, down, up = ((64 * part).round() / 64 for part in (c, eps, down, up))
     return c, eps, down, up
 
 
@@ -66,16 +68,15 @@ def certified_lower_bound(
 ) -> float:
     """A proof from a candidate: min <c, d> >= min over the ball of <a, d> + min over the box of <c - a, d>, for every a.
 
-    With |a_i| = min(mu |d_i|^(p - 1), |c_i|) both sides are equal at the minimiser, where mu is the multiplier of the ball,
-    |c_i| / |d_i|^(p - 1) for every d_i that is not cut off.
+    Both sides are equal at the minimiser with a_i = c_i where d_i is not cut off and |a_i| = mu |d_i|^(p - 1) where it is, mu
+    being the multiplier of the ball, |c_i| / |d_i|^(p - 1) for every d_i that is not cut off.
     """
+    cut = np.abs(d) >= np.where(c > 0, below, above) * (1 - 1e-14)
     bound = -eps * dual_norm(c, p)  # a = c
     scale = (np.abs(d) / eps if eps > 0 else 0.0 * d) ** (p - 1)
     moved = scale > 1e-200
-    scale = scale[moved]
-    for mu in {0.0, *(np.abs(c[moved]) / scale)}:
-        a = np.zeros_like(c)
-        a[moved] = -np.sign(d[moved]) * np.minimum(mu * scale, np.abs(c[moved]))
+    for mu in {0.0, *(np.abs(c[moved]) / scale[moved])}:
+        a = np.where(cut, np.sign(c) * np.minimum(mu * scale, np.abs(c)), c if mu > 0 else 0.0)
         rest = c - a
         bound = max(bound, -eps * dual_norm(a, p) - np.where(rest > 0, rest * below, -rest * above).sum())
     return bound
@@ -83,7 +84,7 @@ def certified_lower_bound(
 
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @settings(max_examples=40, deadline=None)
-@given(problem=problems())
+@given(problem=problems(coarse=True))  # the solver takes costs below 1e-7 for zero
 def test_the_minimum_is_that_of_the_linear_program(p, problem):
     rows, eps, below, above = problem
     value, _ = linear_minimum(rows, p, eps, below, above)

@@ -21,13 +21,15 @@ pixels = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=16, allow_
 
 
 @st.composite
-def problems(draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64."""
+def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64; coarse ones are multiples of 1/64."""
     n = draw(st.integers(1, 6))
     x = draw(st.lists(pixels, min_size=n, max_size=n))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
     margin = draw(st.lists(numbers, min_size=3, max_size=3))
     points, planes, offsets = (torch.tensor([part], dtype=torch.float64) for part in (x, rows, margin))
+    if coarse:
+        points, planes, offsets = ((64 * part).round() / 64 for part in (points, planes, offsets))
     return points, planes, offsets
 
 
@@ -61,7 +63,7 @@ def certified_distance(x: np.ndarray, w: np.ndarray, m: float, d: np.ndarray, p:
     """
     q = dual(p)
     gradient = np.sign(d) * np.abs(d / np.abs(d).max()) ** (p - 1)
-    cut = np.abs(d) >= np.where(w * m > 0, x, 1 - x)
+    cut = np.abs(d) >= np.where(w * m > 0, x, 1 - x) * (1 - 1e-14)
     bound = 0.0
     for t in np.unique(gradient[w != 0] / w[w != 0]):
         u = np.where(cut, gradient, t * w)
@@ -75,12 +77,12 @@ def certified_distance(x: np.ndarray, w: np.ndarray, m: float, d: np.ndarray, p:
 
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @settings(max_examples=40, deadline=None)
-@given(problem=problems())
+@given(problem=problems(coarse=True))  # the solver takes numbers below 1e-7 for zero
 def test_the_distance_is_that_of_the_linear_program(p, problem):
     x, rows, margin = problem
     found = hyperplane_distance(x, rows, margin, p, box=(0, 1))
     for w, m, distance in zip(rows[0].numpy(), margin[0].tolist(), found.distance[0].tolist(), strict=True):
-        assert distance == pytest.approx(distance_by_program(x[0].numpy(), w, m, p), rel=1e-7, abs=1e-9)
+        assert distance == pytest.approx(distance_by_program(x[0].numpy(), w, m, p), rel=1e-11, abs=1e-12)
 
 
 @pytest.mark.parametrize("p", P)

@@ -53,9 +53,10 @@ def linear_minimum(
     """Return min { <c, d> : ||d||_p <= eps, -below <= d <= above } for every row c, and with `offset` the minimisers d.
 
     The values are g(k) for the k at which the search ended: lower bounds also after few `max_iterations`, up to a relative
-    error of `relative_rounding(input size, dtype)`. Rooms and eps may be 0 or inf; where the set has no end along a row the
-    value is -inf, and the offset moves the other coordinates only. The gradient with respect to the rows is the minimiser; the
-    set is a constant. Temporaries stay under `budget` bytes, or one row's worth.
+    error of `relative_rounding(input size, dtype)` (for 1 < p < 2 q times that of float64, if more: powers multiply errors).
+    Rooms and eps may be 0 or inf; where the set has no end along a row the value is -inf, and the offset moves the other
+    coordinates only. The gradient with respect to the rows is the minimiser; the set is a constant. Temporaries stay under
+    `budget` bytes, or one row's worth.
 
     >>> rows, eps, room = torch.tensor([[[3.0, 4.0]]]), torch.tensor([1.0]), torch.tensor([[1.0, 0.0]])
     >>> linear_minimum(rows, 2, eps)[0], linear_minimum(rows, 2, eps, below=room, above=room)[0]
