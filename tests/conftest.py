@@ -10,8 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
-from relucert.data import Dataset, dataset
+# Shape annotations are checked at every call of these modules while tests run; modules whose task is to refuse wrong
+# input with a word of their own are not among them.
+_CHECKED = {
+    "attacks": ("contract", "pgd"),
+    "core": ("linear_minimum", "projection", "rounding", "water_level"),
+    "geometry": ("chain_norms", "crossing", "neighbours", "region", "row_norms", "witness"),
+    "networks": ("linear_map",),
+    "training": ("augmentation",),
+}
+_names = [f"relucert.{package}.{module}" for package, modules in _CHECKED.items() for module in modules]
+install_import_hook(_names, "beartype.beartype")
+
+from relucert.data import Dataset, dataset  # noqa: E402
 
 # Two workers share the cores, and a result must not depend on how many there are.
 torch.set_num_threads(1)

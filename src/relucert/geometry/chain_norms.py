@@ -166,13 +166,7 @@ def _local_norms(
     assert conv is not None
     fields = _Fields.of(first, second)
     filters = _filters(first, second, fields)  # (channels, taps, field)
-    gates = F.unfold(
-        _gate(region, 0),
-        second.core.op.weight.value.shape[2:],
-        conv.dilation,
-        conv.padding,
-        conv.stride,  # type: ignore[union-attr]
-    )
+    gates = F.unfold(_gate(region, 0), conv.weight.value.shape[2:], conv.dilation, conv.padding, conv.stride)
     channels, height, width = region.net.input_shape
     batch, positions = len(region), gates.shape[2]
     gates = gates.permute(2, 0, 1).contiguous()  # (positions, batch, taps)

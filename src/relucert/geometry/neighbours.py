@@ -32,7 +32,7 @@ from relucert.geometry.distances import decision_rows, face_distances
 from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.geometry.interior import InteriorPoint, interior_point
 from relucert.geometry.polytope import Polytope
-from relucert.geometry.region import LinearRegion
+from relucert.geometry.region import Faces, LinearRegion
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 
@@ -52,7 +52,8 @@ class Exploration:
         self.x = witnesses.x.double()
         self.low, self.high = Ball(p, math.inf, box).bounds(self.x)
         count = len(self.x)
-        self.regions: list[LinearRegion] = []
+        self.faces: tuple[Faces, ...] = ()
+        self.patterns: list[Tensor] = []  # (batch, regions, *shape) for every switching node
         self.keys = self.x.new_zeros(count, 0, 0)
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
         self.margins = self.x.new_zeros(count, 0, 0)
@@ -139,46 +140,47 @@ class Exploration:
     ) -> None:
         """Append a layer of regions; examples that are not in it get closed entries."""
         count = len(self.x)
-        place = torch.zeros(count, dtype=torch.long)
-        place[index] = torch.arange(len(index))
-        self.regions.append(LinearRegion(self.net, [p[place] for p in region.patterns], count, region.faces))
-        layer = keys.new_full((count, 1, keys.shape[1]), math.inf)
-        layer[index, 0] = keys
-        layer_level = torch.full(layer.shape, PROVED, dtype=torch.int8)
-        layer_level[index, 0] = level
-        layer_margins = torch.zeros_like(layer)
-        layer_margins[index, 0] = margins
-        layer_void = torch.ones(count, 1, void.shape[1], dtype=torch.bool)
-        layer_void[index, 0] = void
-        first = self.keys.shape[1] == 0
-        self.void = layer_void if first else torch.cat([self.void, layer_void], 1)
-        self.keys = layer if first else torch.cat([self.keys, layer], 1)
-        self.level = layer_level if first else torch.cat([self.level, layer_level], 1)
-        self.margins = layer_margins if first else torch.cat([self.margins, layer_margins], 1)
+        self.faces = region.faces
+
+        def grown(old: Tensor, new: Tensor, other: float) -> Tensor:
+            layer = torch.full((count, 1, *new.shape[1:]), other, dtype=new.dtype)
+            layer[index, 0] = new
+            return layer if old.shape[1] == 0 else torch.cat([old, layer], 1)
+
+        self.keys = grown(self.keys, keys, math.inf)
+        self.level = grown(self.level, level, PROVED)
+        self.margins = grown(self.margins, margins, 0.0)
+        self.void = grown(self.void, void, True)
+        before = self.patterns or [pattern[:0, None].new_zeros(count, 0) for pattern in region.patterns]
+        self.patterns = [grown(old, new, 0) for old, new in zip(before, region.patterns, strict=True)]
         for b, name in zip(index.tolist(), _names(region.patterns, len(index)), strict=True):
             self.seen[b].add(name)
+
+    def _regions(self, index: Tensor, region: Tensor) -> LinearRegion:
+        """One explored region of each of some examples."""
+        patterns = [pattern[index, region] for pattern in self.patterns]
+        return LinearRegion(self.net, patterns, len(index), self.faces)
 
     # What a key learns.
 
     def _learn_box(self, index: Tensor, region: Tensor) -> None:
         """The distances within the box of the nearest faces of a region that do not have one yet."""
-        for r in region.unique().tolist():
-            mine = index[region == r]
-            keys = self.keys[mine, r].masked_fill(self.level[mine, r] != FREE, math.inf)
-            near, places = keys.topk(min(BLOCK, keys.shape[1]), largest=False)
-            rows = self.regions[r].restrict(mine).rows(places.where(near.isfinite(), torch.zeros_like(places)))
-            margins = self.margins[mine, r].gather(1, places)
-            box = (self.low[mine], self.high[mine])
-            found = hyperplane_distance(self.x[mine], rows, margins, self.p, box, budget=self.budget).distance * (
-                1 - SAFETY
-            )
-            found = torch.maximum(found, near).masked_fill(near.isinf(), math.inf)
-            self.keys[mine[:, None], r, places] = torch.where(
-                near.isfinite(), found, self.keys[mine[:, None], r, places]
-            )
-            self.level[mine[:, None], r, places] = torch.where(
-                near.isfinite(), torch.tensor(BOXED, dtype=torch.int8), self.level[mine[:, None], r, places]
-            )
+        if len(index) == 0:
+            return
+        fresh = self.level[index, region] == FREE
+        near, places = (
+            self.keys[index, region].masked_fill(~fresh, math.inf).topk(min(BLOCK, fresh.shape[1]), largest=False)
+        )
+        real = near.isfinite()
+        rows = self._regions(index, region).rows(places.where(real, torch.zeros_like(places)))
+        margins = self.margins[index, region].gather(1, places)
+        box = (self.low[index], self.high[index])
+        found = hyperplane_distance(self.x[index], rows, margins, self.p, box, budget=self.budget).distance * (
+            1 - SAFETY
+        )
+        at = (index[:, None].expand_as(places)[real], region[:, None].expand_as(places)[real], places[real])
+        self.keys[at] = torch.maximum(found, near)[real]
+        self.level[at] = BOXED
 
     def _learn_facets(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
         """The distances to facets, or proofs that there is none."""
@@ -193,7 +195,7 @@ class Exploration:
     def _polytope(self, b: int, r: int) -> tuple[Polytope, Any, Any]:
         """A region as inequalities: oriented rows and offsets of its faces, then of its decision hyperplanes."""
         if (b, r) not in self.polytopes:
-            one = self.regions[r].restrict(torch.tensor([b]))
+            one = self._regions(torch.tensor([b]), torch.tensor([r]))
             faces = one.rows(torch.arange(one.count)[None])[0].flatten(1)
             classes = decision_rows(one, self.y[b : b + 1])[0].flatten(1)
             values, logits = one.values(self.x[b : b + 1])
@@ -245,12 +247,8 @@ class Exploration:
 
     def _class_rows(self, index: Tensor, region: Tensor, classes: Tensor) -> Float[Tensor, " rows *input"]:
         """The rows of one decision hyperplane an example."""
-        made = self.x.new_zeros(len(index), *self.net.input_shape)
-        for r in region.unique().tolist():
-            mine = region == r
-            rows = decision_rows(self.regions[r].restrict(index[mine]), self.y[index[mine]])
-            made[mine] = rows[torch.arange(int(mine.sum())), classes[mine]]
-        return made
+        rows = decision_rows(self._regions(index, region), self.y[index])
+        return rows[torch.arange(len(index)), classes]
 
     def _inside(self, b: int, r: int, e: int) -> InteriorPoint | None:
         """A point in the relative interior of a facet, with the slack of every face that has a direction."""
@@ -268,15 +266,18 @@ class Exploration:
         used = torch.tensor([len(self.seen[b]) for b in index.tolist()])
         self.open[index[used >= self.limit]] = False
         index, region, entry, key = (part[used < self.limit] for part in (index, region, entry, key))
-        points, rows, may_flip = self._face_points(index, region, entry)
+        old = self._regions(index, region)
+        known_there = self._flipped_is_known(index, old, entry)
+        self.keys[index[known_there], region[known_there], entry[known_there]] = math.inf
+        index, region, entry, key = (part[~known_there] for part in (index, region, entry, key))
+        if len(index) == 0:
+            return
+        old = old.restrict((~known_there).nonzero()[:, 0])
+        points, rows, may_flip = self._face_points(index, region, entry, old)
         patterns = patterns_beyond(self.net.graph, points, -rows)
         # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
         # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        known = torch.ones(len(index), dtype=torch.bool)
-        for r in region.unique().tolist():
-            mine = (region == r).nonzero()[:, 0]
-            old = self.regions[r].restrict(index[mine])
-            known[mine] = _only_these(old, [pattern[mine] for pattern in patterns], may_flip[mine])
+        known = _only_these(old, patterns, may_flip)
         self.open[index[~known]] = False
         index, region, entry, key = (part[known] for part in (index, region, entry, key))
         patterns = [pattern[known] for pattern in patterns]
@@ -288,24 +289,41 @@ class Exploration:
         if bool(new.any()):
             self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
 
+    def _flipped_is_known(self, index: Tensor, old: LinearRegion, entry: Tensor) -> Bool[Tensor, " rows"]:
+        """Whether the region in which one ReLU alone is flipped was explored: then that is what lies behind its face.
+
+        Only patterns of regions with an interior are ever explored, so no other unit can have flipped as well.
+        """
+        flipped = [pattern.clone() for pattern in old.patterns]
+        single = torch.zeros(len(index), dtype=torch.bool)
+        start = 0
+        for faces, pattern in zip(old.faces, flipped, strict=True):
+            mine = ((entry >= start) & (entry < start + faces.count)).nonzero()[:, 0]
+            if faces.node.kind == "relu" and len(mine):
+                flat = pattern.view(len(index), -1)
+                flat[mine, entry[mine] - start] ^= True
+                single[mine] = True
+            start += faces.count
+        names = _names(flipped, len(index))
+        seen = torch.tensor(
+            [name in self.seen[b] for b, name in zip(index.tolist(), names, strict=True)], dtype=torch.bool
+        )
+        return seen & single
+
     def _face_points(
-        self, index: Tensor, region: Tensor, entry: Tensor
+        self, index: Tensor, region: Tensor, entry: Tensor, old: LinearRegion
     ) -> tuple[Float[Tensor, " rows *input"], Float[Tensor, " rows *input"], Bool[Tensor, " rows faces"]]:
         """A point of every face, in its interior if possible, its row, and the faces that may be left together with it."""
         points = self.x[index].clone()
-        rows = torch.zeros_like(points)
+        rows = old.rows(entry[:, None])
         may_flip = self.void[index, region]
         may_flip[torch.arange(len(index)), entry] = True
-        for r in region.unique().tolist():
-            mine = (region == r).nonzero()[:, 0]
-            made = self.regions[r].restrict(index[mine]).rows(entry[mine][:, None])
-            rows[mine] = made[:, 0]
-            if not self.facets:
-                box = (self.low[index[mine]], self.high[index[mine]])
-                margins = self.margins[index[mine], r].gather(1, entry[mine][:, None])
-                found = hyperplane_distance(self.x[index[mine]], made, margins, self.p, box, point=True)
-                assert found.point is not None
-                points[mine] = found.point[:, 0]
+        if not self.facets:
+            margins = self.margins[index, region].gather(1, entry[:, None])
+            box = (self.low[index], self.high[index])
+            found = hyperplane_distance(self.x[index], rows, margins, self.p, box, point=True)
+            assert found.point is not None
+            points = found.point[:, 0]
         if self.facets:
             for i, (b, r, e) in enumerate(zip(index.tolist(), region.tolist(), entry.tolist(), strict=True)):
                 inner = self._inside(b, r, e)
@@ -313,7 +331,7 @@ class Exploration:
                     points[i] = torch.from_numpy(inner.point).reshape(self.net.input_shape)
                     real = (~self.void[b, r]).nonzero()[:, 0]
                     may_flip[i, real[torch.from_numpy(inner.slack == 0)]] = True
-        return points, rows, may_flip
+        return points, rows[:, 0], may_flip
 
 
 def _only_these(
