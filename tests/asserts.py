@@ -65,3 +65,11 @@ def assert_witness(net: Network, x: Tensor, y: Tensor, p: float, box: Any, found
     wrong = net.predict(x) != y
     assert bool((upper[wrong] == 0).all())
     assert bool((upper[~wrong] > 0).all())
+
+
+def assert_around(found: RadiusInterval, truth: Tensor) -> None:
+    """The interval holds the truth, and is the truth where it says so."""
+    lower, upper = found.lower.double(), found.upper.double()
+    assert bool((lower <= truth * (1 + 1e-9) + 1e-12).all()), f"lower {lower.tolist()} above {truth.tolist()}"
+    assert bool((upper >= truth * (1 - 1e-9) - 1e-12).all()), f"upper {upper.tolist()} below {truth.tolist()}"
+    torch.testing.assert_close(lower[found.exact], truth[found.exact], rtol=1e-6, atol=1e-9)

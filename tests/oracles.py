@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp, minimize, nnls
 from torch import Tensor, nn
-from zoo import dead_windows, randomised, zero_bias
 
 from relucert.networks.affine import Affine
 from relucert.networks.architectures import cnn, mlp, resnet
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU
+from zoo import dead_windows, randomised, zero_bias
 
 Array = NDArray[np.float64]
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -291,7 +291,8 @@ class Program:
 
     def distance(self, x: Array, y: int, s: int, p: float) -> float:
         """The smallest ||z - x||_p with f_s(z) >= f_y(z), inf if there is none; the program's pattern is solved again
-        as a linear program, whose tolerances are tighter."""
+        as a linear program, whose tolerances are tighter.
+        """
         extra = self.size if p == 1 else 1
         spread = np.eye(self.size) if p == 1 else np.ones((self.size, 1))
         lead = self.logits[y] - self.logits[s]
