@@ -142,7 +142,7 @@ class Exploration:
         count = len(self.x)
         self.faces = region.faces
 
-        def grown(old: Tensor, new: Tensor, other: float) -> Tensor:
+        def grown(old: Tensor, new: Tensor, other: float | int) -> Tensor:
             layer = torch.full((count, 1, *new.shape[1:]), other, dtype=new.dtype)
             layer[index, 0] = new
             return layer if old.shape[1] == 0 else torch.cat([old, layer], 1)

@@ -75,7 +75,7 @@ class Region(Method):
         if len(right):
             mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides))
             box = tuple(side.double() for side in (mine.lower, mine.upper))
-            limit = math.inf if self.regions is None else self.regions
+            limit = math.inf if self.regions is None else float(self.regions)
             search = Exploration(double, mine, y[right], p, box, limit, self._programs(double), self.budget // 2)
             search.run()
             lower[right] = search.lower
