@@ -1,0 +1,118 @@
+"""Lower bounds on a distance that are proved by multipliers, whatever solver found these.
+
+Every z of {R z <= b} satisfies <v, z - x> <= -c for v = y R, c = y.(R x - b) and any y that is not negative on inequalities.
+Inside the box the step z - x is at most as long, in the direction against v, as the room there. What is left is one row:
+the least t for which max { <|v|, a> : ||a||_p <= t, 0 <= a_i <= room_i } reaches c. Splitting |v| = keep + paid proves
+    t >= (c - <paid, room>) / ||keep||_q,
+and the split at the optimum is the one where the coordinates that use up their room pay what exceeds the common level.
+All is evaluated in float64 with a priori bounds on the rounding errors, any order of summation, rounded down.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relucert.core.norms import dual
+
+Array = NDArray[np.float64]
+
+EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff: pays for second order terms too
+LARGEST = float(np.finfo(np.float64).max)
+UNDERFLOW = 1e-290  # more than all products that vanish below the smallest float can add up to
+
+
+def certified_distance(
+    rows: Array, limits: Array, multipliers: Array, x: Array, rooms: tuple[Array, Array], p: float
+) -> float:
+    """Return a proved lower bound on ||z - x||_p over all z with rows z <= limits in the box; inf if there are none.
+
+    rows (n, d), limits (n,), x (d,). The multipliers (n,) must be at least 0 for inequalities, those of equalities may have any
+    sign. `rooms` = (x - lower, upper - x), from 0 to inf. The rows should have norms of about 1, see `half_spaces`.
+
+    >>> whole = np.full(2, math.inf)
+    >>> bound = certified_distance(np.eye(2), np.array([-3.0, -4.0]), np.array([3.0, 4.0]), np.zeros(2), (whole, whole), 2.0)
+    >>> 5.0 * (1.0 - 1e-12) < bound <= 5.0
+    True
+    """
+    multipliers = multipliers / max(np.abs(multipliers).max(initial=0.0), UNDERFLOW)
+    weights, room, gain = single_row(rows, limits, multipliers, x, rooms)
+    if not gain > 0.0:  # NaN after an overflow proves nothing either
+        return 0.0
+    slop = (len(weights) + 16) * EPS
+    if gain > float(weights @ room) * (1.0 + slop):
+        return math.inf
+    keep = _kept(weights, room, gain, p)
+    paid = np.where(keep < weights, (weights - keep) + EPS * weights, 0.0)
+    spent = float(np.multiply(paid, room, out=np.zeros_like(paid), where=paid > 0.0).sum())
+    reached = gain - spent - slop * (gain + spent)
+    if not reached > 0.0:
+        return 0.0
+    length = vector_norm(keep, dual(p)) * (1.0 + 4.0 * slop)
+    with np.errstate(over="ignore", divide="ignore"):
+        # inf would say that there is no such point at all.
+        return min(float(np.float64(reached) / length) * (1.0 - 4.0 * EPS), LARGEST)
+
+
+def single_row(
+    rows: Array, limits: Array, multipliers: Array, x: Array, rooms: tuple[Array, Array]
+) -> tuple[Array, Array, float]:
+    """Add the rows up: (weights w, room, c) such that a feasible step d has sum_i w_i min(|d_i|, room_i) >= c, for certain."""
+    count, size = rows.shape
+    below, above = rooms
+    row = multipliers @ rows
+    magnitude = np.abs(multipliers) @ np.abs(rows)
+    error = (count + 8) * EPS * magnitude + UNDERFLOW
+    gain = float(multipliers @ (rows @ x - limits))
+    gain -= (count + size + 8) * EPS * float(magnitude @ np.abs(x) + np.abs(multipliers) @ np.abs(limits)) + UNDERFLOW
+    # Where the sign of an entry is lost in rounding the step may go to either side.
+    room = np.where(row > error, below, np.where(row < -error, above, np.maximum(below, above)))
+    return (np.abs(row) + error) * (1.0 + 2.0 * EPS), room * (1.0 + 2.0 * EPS), gain
+
+
+def _kept(weights: Array, room: Array, gain: float, p: float) -> Array:
+    """Return the part of the weights that the ball pays for, with the box paying for the rest; any part gives a sound bound."""
+    if p == 1.0:
+        # The largest weights move first, each until its room is used up; the one that reaches the gain sets the level.
+        order = np.argsort(-weights)
+        last = int(np.searchsorted(np.cumsum(weights[order] * room[order]), gain))
+        return np.minimum(weights, weights[order[min(last, len(order) - 1)]])
+    q = dual(p)
+    length = vector_norm(weights, q)
+    if math.isinf(p):
+        step = np.full_like(weights, gain / length)
+    else:
+        step = (gain / length) * (weights / length) ** (q - 1.0)
+    if bool((step <= room).all()):
+        return weights
+    # |d_i| = min(s w_i^(q - 1), room_i): the coordinates are used up in the order of these ratios, in logarithms, since powers
+    # overflow. With the first k used up the others reach the gain at the scale s_k; k is right once s_k fits the next ratio.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_weight, log_room = np.log(weights), np.log(room)
+        ratio = log_room - (q - 1.0) * log_weight
+        order = np.argsort(ratio)
+        used = np.cumsum(weights[order] * room[order])
+        left = np.log(gain - np.concatenate(([0.0], used[:-1])))
+        rest = np.logaddexp.accumulate((q * log_weight[order])[::-1])[::-1]
+        scale = left - rest
+        fits = np.flatnonzero(~(scale > ratio[order]))
+        count = int(fits[0]) if fits.size else len(order) - 1
+        keep, full = weights.copy(), order[:count]
+        if math.isinf(p):
+            keep[full] = 0.0
+        else:
+            level = (p - 1.0) * (log_room[full] - scale[count])
+            keep[full] = np.exp(np.minimum(level, log_weight[full]))
+    return np.minimum(np.nan_to_num(keep, nan=0.0), weights)
+
+
+def vector_norm(v: Array, q: float) -> float:
+    """Return the l_q norm of a vector that is not negative, without overflow."""
+    top = float(v.max(initial=0.0))
+    if top == 0.0 or math.isinf(q):
+        return top
+    if q == 1.0:
+        return float(v.sum())
+    return top * float(((v / top) ** q).sum()) ** (1.0 / q)
