@@ -274,7 +274,9 @@ class Exploration:
             return
         old = old.restrict((~known_there).nonzero()[:, 0])
         points, rows, may_flip = self._face_points(index, region, entry, old)
-        patterns = patterns_beyond(self.net.graph, points, -rows)
+        # Where the box has no width there is no step: units that meet on the box alone are left together.
+        wide = self.high[index] > self.low[index]
+        patterns = patterns_beyond(self.net.graph, points, -rows * wide)
         # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
         # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
         known = _only_these(old, patterns, may_flip)
