@@ -354,8 +354,8 @@ def network_region(rng: np.random.Generator, d: int, biases: float):
 
 @pytest.mark.parametrize("biases", [0.0, 0.5])
 def test_every_face_of_regions_of_networks(biases):
-    """In the box every row is a facet with its distance, or proved to be none; regions without biases meet many in an apex alone."""
-    rng = np.random.default_rng(SEED)
+    """In the box every row has its distance or is proved to be no facet; without biases many touch the region in its apex."""
+    rng = np.random.default_rng(1)
     seen = set()
     for _ in range(12):
         d = int(rng.integers(2, 7))
@@ -364,12 +364,14 @@ def test_every_face_of_regions_of_networks(biases):
         polytope = Polytope(G, h, (0.0, 1.0))
         for row, limit in zip(G, h, strict=True):
             euclidean = polytope.distance(x, row, limit)
-            empty = linprog(np.zeros(d), A_ub=G, b_ub=h, A_eq=row[None], b_eq=[limit], bounds=[(0.0, 1.0)] * d).status == 2
+            empty = (
+                linprog(np.zeros(d), A_ub=G, b_ub=h, A_eq=row[None], b_eq=[limit], bounds=[(0.0, 1.0)] * d).status == 2
+            )
             assert euclidean.status == ("infeasible" if empty else "optimal")
             for p in (1.0, math.inf):
                 assert polytope.distance(x, row, limit, p).status == euclidean.status
             seen.add(euclidean.status)
-    assert seen == {"optimal", "infeasible"}
+    assert seen == ({"optimal", "infeasible"} if biases else {"optimal"})
 
 
 def test_rows_of_zeros_infinite_limits_and_no_rows():
