@@ -76,13 +76,14 @@ def _deeper_norms(region: LinearRegion, hidden: list[Step], q: float) -> list[Te
     place = 1
     if hidden[0].conv is not None and hidden[1].conv is not None:
         consumer = hidden[2] if len(hidden) > 2 and hidden[2].conv is None else None
-        norms, dense = _local_norms(region, hidden[0], hidden[1], consumer, q)
+        norms, rows = _local_norms(region, hidden[0], hidden[1], consumer, q)
         found.append(norms)
         place = 2
-        if consumer is not None:
-            assert dense is not None
-            found.append(norm(dense, q, 2))
+        if rows is not None:
+            found.append(_norm(rows.flatten(1, 3), q, 1).T)
             place = 3
+            if len(hidden) > 3:
+                dense = rows.permute(4, 0, 1, 2, 3).flatten(2)
     elif hidden[0].conv is None:
         dense = hidden[0].weight()[None]
     for index in range(place, len(hidden)):
@@ -139,8 +140,8 @@ class _Fields:
         return left, right, top, bottom
 
 
-def _filters(first: Step, second: Step, fields: _Fields) -> Float[Tensor, " channels taps field"]:
-    """The constant matrices: row (c1, i, j) of channel c2 is W2[c2, c1, i, j] times the first filter c1 shifted to (i, j)."""
+def _filters(first: Step, second: Step, fields: _Fields) -> Float[Tensor, " channels field taps"]:
+    """The constant matrices: column (c1, i, j) of channel c2 is W2[c2, c1, i, j] times the filter c1 shifted to (i, j)."""
     inner, outer = first.weight(), second.weight()
     a, b = first.conv, second.conv
     assert a is not None
@@ -155,45 +156,53 @@ def _filters(first: Step, second: Step, fields: _Fields) -> Float[Tensor, " chan
         for j in range(columns):
             top, left = i * b.dilation[0] * a.stride[0], j * b.dilation[1] * a.stride[1]
             shifted[:, i, j, :, top : top + high + 1 : down, left : left + wide + 1 : right] = inner
-    return outer.flatten(1)[:, :, None] * shifted.reshape(inner.shape[0] * rows * columns, -1)
+    taps = shifted.reshape(inner.shape[0] * rows * columns, -1).T
+    return outer.flatten(1)[:, None, :] * taps
 
 
 def _local_norms(
     region: LinearRegion, first: Step, second: Step, consumer: Step | None, q: float
-) -> tuple[Float[Tensor, " batch units"], Float[Tensor, " batch rows inputs"] | None]:
-    """The norms of a convolution behind a convolution, and the dense rows of a matrix behind both."""
+) -> tuple[Float[Tensor, " batch units"], Float[Tensor, " rows channels height width batch"] | None]:
+    """The norms of a convolution behind a convolution, and the dense rows of a matrix behind both.
+
+    The batch is the innermost axis throughout, so that fields are added up in long runs of memory.
+    """
     conv = second.conv
     assert conv is not None
     fields = _Fields.of(first, second)
-    filters = _filters(first, second, fields)  # (channels, taps, field)
+    filters = _filters(first, second, fields)
+    count, field = filters.shape[:2]
+    filters = filters.flatten(0, 1)
     gates = F.unfold(_gate(region, 0), conv.weight.value.shape[2:], conv.dilation, conv.padding, conv.stride)
+    gates = gates.permute(2, 1, 0).contiguous()  # (positions, taps, batch)
     channels, height, width = region.net.input_shape
-    batch, positions = len(region), gates.shape[2]
-    gates = gates.permute(2, 0, 1).contiguous()  # (positions, batch, taps)
-    norms = gates.new_empty(filters.shape[0], batch, positions)
+    positions, _, batch = gates.shape
+    norms = gates.new_empty(count, positions, batch)
     left, right, top, bottom = fields.border((height, width))
-    total = weight = behind = None
+    total = weight = behind = product = None
+    rows = gates.new_empty(count * field, batch)
     if consumer is not None:
         # The columns of the matrix by position: (positions, rows, channels).
-        weight = consumer.weight().reshape(-1, filters.shape[0], positions).permute(2, 0, 1).contiguous()
+        weight = consumer.weight().reshape(-1, count, positions).permute(2, 0, 1).contiguous()
         behind = _gate(region, 1).flatten(2).permute(2, 1, 0).contiguous()  # (positions, channels, batch)
-        total = gates.new_zeros(weight.shape[1], batch, channels, height + top + bottom, width + left + right)
+        total = gates.new_zeros(weight.shape[1], channels, height + top + bottom, width + left + right, batch)
+        product = gates.new_empty(weight.shape[1], field * batch)
     for place, y, x, mask in _positions(fields, (height, width), gates):
-        rows = torch.matmul(gates[place], filters)  # (channels, batch, field)
+        torch.mm(filters, gates[place], out=rows)
+        made = rows.view(count, field, batch)
         if mask is not None:
-            rows.view(*rows.shape[:2], channels, -1).mul_(mask)
-        norms[:, :, place] = _norm(rows, q)
+            made.mul_(mask.repeat(channels)[:, None])
+        norms[:, place] = _norm(made, q, 1)
         if total is not None:
             assert weight is not None
             assert behind is not None
-            rows.mul_(behind[place][:, :, None])
-            product = (weight[place] @ rows.flatten(1)).view(*total.shape[:3], fields.height, fields.width)
-            at = (slice(y + top, y + top + fields.height), slice(x + left, x + left + fields.width))
-            total[:, :, :, at[0], at[1]] += product
-    dense = None
-    if total is not None:
-        dense = total[:, :, :, top : top + height, left : left + width].transpose(0, 1).flatten(2)
-    return norms.transpose(0, 1).flatten(1), dense
+            assert product is not None
+            made.mul_(behind[place][:, None])
+            torch.mm(weight[place], rows.view(count, -1), out=product)
+            part = total[:, :, y + top : y + top + fields.height, x + left : x + left + fields.width]
+            part += product.view(-1, channels, fields.height, fields.width, batch)
+    dense = None if total is None else total[:, :, top : top + height, left : left + width]
+    return norms.permute(2, 0, 1).flatten(1), dense
 
 
 def _positions(fields: _Fields, size: tuple[int, int], like: Tensor) -> Iterator[tuple[int, int, int, Tensor | None]]:
@@ -208,6 +217,8 @@ def _positions(fields: _Fields, size: tuple[int, int], like: Tensor) -> Iterator
             place += 1
 
 
-def _norm(rows: Tensor, q: float) -> Tensor:
-    """The norm along the last axis, in one pass where torch has one."""
-    return torch.linalg.vector_norm(rows, q, dim=-1) if q in (1.0, 2.0, math.inf) else norm(rows, q, rows.dim() - 1)
+def _norm(rows: Tensor, q: float, axis: int) -> Tensor:
+    """The norm along an axis, in one pass where torch has one."""
+    if q in (1.0, 2.0, math.inf):
+        return torch.linalg.vector_norm(rows, q, dim=axis)
+    return norm(rows.movedim(axis, -1), q, rows.dim() - 1)
