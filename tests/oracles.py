@@ -343,11 +343,16 @@ def mip_distance(net: Network, x: Tensor, y: int, p: float, box: Any = None) -> 
     low, high = box_sides(box, x)
     centre = x.detach().double().flatten().numpy()
     reach = _reach(net, x, y, p, low, high)
-    if math.isinf(reach):  # nothing found by chance: the whole box, or a wide one
+    known = math.isfinite(reach)
+    if not known:  # nothing found by chance: the whole box, or a wide one
         reach = 1e3 if np.isinf(low).any() or np.isinf(high).any() else float((high - low).max())
-    near = np.maximum(low, centre - reach), np.minimum(high, centre + reach)
-    program = Program(net, *near)
-    return min(program.distance(centre, y, s, p) for s in range(net.classes) if s != y)
+    for factor in (1.5, 4.0, 16.0):  # the solver has been seen to call a program infeasible that is not
+        near = np.maximum(low, centre - factor * reach), np.minimum(high, centre + factor * reach)
+        program = Program(net, *near)
+        found = min(program.distance(centre, y, s, p) for s in range(net.classes) if s != y)
+        if not known or found <= reach * (1 + 1e-9):
+            return found
+    raise AssertionError("the oracle misses a point of another class")
 
 
 @torch.no_grad()
@@ -362,7 +367,7 @@ def _reach(net: Network, x: Tensor, y: int, p: float, low: Array, high: Array) -
     points = (x.double() + steps).clamp(*ends)
     wrong = net(points.to(net.dtype)).argmax(1) != y
     distance = torch.linalg.vector_norm((points - x.double()).flatten(1), p, dim=1)[wrong]
-    return 1.0001 * float(distance.min()) if len(distance) else math.inf
+    return float(distance.min()) if len(distance) else math.inf
 
 
 # Networks so small that the programs take a fraction of a second.

@@ -172,7 +172,7 @@ def test_bad_input() -> None:
         radius(net, x * math.nan)
     with pytest.raises(InvalidInput, match="y must"):
         radius(net, x, torch.tensor([0]))
-    with pytest.raises(InvalidInput, match="outside|box"):
+    with pytest.raises(InvalidInput, match=r"outside|box"):
         radius(net, x + 2)
     with pytest.raises(InvalidInput):
         radius(net, x, method="nonsense")
