@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from relucert.evaluation.config import EvaluateConfig
 from relucert.evaluation.evaluate import evaluate
 from relucert.training.config import TrainConfig
@@ -36,6 +38,7 @@ def demo(folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    torch.set_num_threads(1)  # a step on 8 x 8 pixels is over before a second thread has woken up
     console, started = Console(), time.perf_counter()
     table = Table(title="Digits (8 x 8 pixels, 10 classes), one hidden layer of 1024 units", title_justify="left")
     table.add_column("training")

@@ -168,9 +168,8 @@ class _Training:
         return terms
 
     def _rate(self, step: int) -> float:
-        """The paper's schedule: a tenth of the rate for the last tenth of the epochs."""
-        epoch, epochs = step // self.steps, self.config.epochs
-        return self.config.rate * (0.1 if epoch >= math.ceil(0.9 * epochs) else 1.0)
+        """The paper's schedule: a tenth of the rate for the last tenth of the run."""
+        return self.config.rate * (0.1 if 10 * step >= 9 * self.total else 1.0)
 
     def _evaluates(self, epoch: int) -> bool:
         every = self.config.evaluate_every
