@@ -5,7 +5,6 @@ Nothing here shares code with the library's geometry: networks enter through `no
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -459,8 +458,3 @@ def tiny(name: str, dtype: torch.dtype = torch.float64) -> Network:
 def small_fc(shape: tuple[int, ...], widths: list[int], classes: int, seed: int, dtype: torch.dtype = torch.float64):
     """A random fully connected network."""
     return Network(randomised(mlp(shape, classes, widths), seed).to(dtype), shape).eval()
-
-
-def grid(*axes: list[Any]) -> list[tuple[Any, ...]]:
-    """All combinations."""
-    return list(itertools.product(*axes))
