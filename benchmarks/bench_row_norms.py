@@ -78,6 +78,7 @@ def main() -> None:
 def compare(shape: tuple[int, int, int], batch: int, repeats: int) -> None:
     net = build("cnn", shape, 10).eval()
     x = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0))
+    assert isinstance(net.module, nn.Sequential)
     region = LinearRegion.at(net, x)
     before = peak_gigabytes()
     ours = timed(lambda: row_norms(region, 1.0), repeats)

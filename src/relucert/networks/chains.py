@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Reshape, Scale, Shift
+from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shift
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import ReLU
+from relucert.networks.unweighted import Reshape
 
 Elementwise = BatchNorm | Scale | Shift
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
-from relucert.networks import affine, switching
+from relucert.networks import affine, switching, unweighted
 from relucert.networks.affine import Literal, Source
 from relucert.networks.building import BATCH, Builder, Held, Traced
 
@@ -43,7 +43,7 @@ def _conv2d(
         total = [step * (size - 1) for step, size in zip(dilation, source.value.shape[2:], strict=True)]
         padding = (total[0] // 2, total[1] // 2)
         if total[0] % 2 or total[1] % 2:  # torch puts the odd one at the far side
-            z = t.add(affine.Pad(z.shape, (0, total[1] % 2, 0, total[0] % 2)), z)
+            z = t.add(unweighted.Pad(z.shape, (0, total[1] % 2, 0, total[0] % 2)), z)
     op = affine.Conv2d(
         source,
         t.tensor(bias, "bias"),
@@ -70,7 +70,7 @@ def _avg_pool2d(
     t: Builder, z: Traced, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Traced:  # fmt: skip
-    op = affine.AvgPool2d(
+    op = unweighted.AvgPool2d(
         z.shape,
         kernel=_pair(kernel_size),
         stride=_pair(kernel_size if stride is None or stride == [] else stride),
@@ -85,7 +85,7 @@ def _avg_pool2d(
 def _adaptive_avg_pool2d(t: Builder, z: Traced, output_size: Any) -> Traced:
     sizes = output_size if isinstance(output_size, list | tuple) else (output_size, output_size)
     height, width = (own if size is None else size for size, own in zip(sizes, z.shape[1:], strict=True))
-    return t.add(affine.AdaptiveAvgPool2d(z.shape, (height, width)), z)
+    return t.add(unweighted.AdaptiveAvgPool2d(z.shape, (height, width)), z)
 
 
 def _max_pool2d(
@@ -135,7 +135,7 @@ def _reshaped(t: Builder, z: Traced, sample: Tensor) -> Traced:
     if sample.shape[:1] != (BATCH,):
         raise t.unsupported("it mixes the examples of a batch")
     shape = tuple(sample.shape[1:])
-    return z if shape == z.shape else t.add(affine.Reshape(z.shape, shape), z)
+    return z if shape == z.shape else t.add(unweighted.Reshape(z.shape, shape), z)
 
 
 def _view(t: Builder, z: Traced, *shape: Any, **kwargs: Any) -> Traced:
@@ -168,21 +168,21 @@ def _permute(t: Builder, z: Traced, *dims: Any) -> Traced:
     order = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims
     if int(order[0]) % z.sample.dim() != 0:
         raise t.unsupported("it moves the batch axis")
-    return t.add(affine.Permute(z.shape, _axes(t, z, tuple(order[1:]))), z)
+    return t.add(unweighted.Permute(z.shape, _axes(t, z, tuple(order[1:]))), z)
 
 
 def _transpose(t: Builder, z: Traced, dim0: int, dim1: int) -> Traced:
     first, second = _axes(t, z, (dim0, dim1))
     order = list(range(len(z.shape)))
     order[first], order[second] = order[second], order[first]
-    return t.add(affine.Permute(z.shape, tuple(order)), z)
+    return t.add(unweighted.Permute(z.shape, tuple(order)), z)
 
 
 def _mean(t: Builder, z: Traced, dim: Any = None, keepdim: bool = False, axis: Any = None) -> Traced:
     dim = axis if dim is None else dim
     if dim is None:
         raise t.unsupported("it averages over the batch")
-    return t.add(affine.Mean(z.shape, _axes(t, z, dim), keepdim), z)
+    return t.add(unweighted.Mean(z.shape, _axes(t, z, dim), keepdim), z)
 
 
 def _pad(t: Builder, z: Traced, pad: Any, mode: str = "constant", value: Any = None) -> Traced:
@@ -190,14 +190,14 @@ def _pad(t: Builder, z: Traced, pad: Any, mode: str = "constant", value: Any = N
         raise t.unsupported(f"only zero padding is; found mode={mode!r}, value={value}")
     if len(pad) > 2 * len(z.shape):
         raise t.unsupported("it pads the batch axis")
-    return t.add(affine.Pad(z.shape, tuple(int(side) for side in pad)), z)
+    return t.add(unweighted.Pad(z.shape, tuple(int(side) for side in pad)), z)
 
 
 def _cat(t: Builder, tensors: Any, dim: int = 0, axis: int | None = None) -> Traced:
     if not all(isinstance(part, Traced) for part in tensors):
         raise t.unsupported("it joins the input with a constant")
     (place,) = _axes(t, tensors[0], dim if axis is None else axis)
-    return t.add(affine.Concat([part.shape for part in tensors], place), *tensors)
+    return t.add(unweighted.Concat([part.shape for part in tensors], place), *tensors)
 
 
 def _add(t: Builder, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Traced:
@@ -206,7 +206,7 @@ def _add(t: Builder, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Traced
     if isinstance(a, Traced) and isinstance(b, Traced):
         if a.shape != b.shape:
             raise t.unsupported(f"it adds values of different shapes, {a.shape} and {b.shape}")
-        return t.add(affine.Add(a.shape, (1, sign)), a, b)
+        return t.add(unweighted.Add(a.shape, (1, sign)), a, b)
     if isinstance(a, Traced):
         return _same_shape(t, a, affine.Shift(t.constant(b), sign, a.shape))
     if sign < 0:  # c - z
