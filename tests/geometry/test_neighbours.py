@@ -52,7 +52,7 @@ def test_intervals_hold_the_truth(name: str, p: float, box: Any) -> None:
     y = net.predict(x)
     truth = oracle(name, box)[PS.index(p)]
     lower, upper = torch.zeros(2), torch.full((2,), math.inf)
-    for regions in (1, 5, None):
+    for regions in (3, None):
         found = radius(net, x, p=p, box=box, method=Region(regions=regions, facets=True))
         assert_around(found, truth)
         assert_witness(net, x, y, p, box, found)
@@ -61,7 +61,7 @@ def test_intervals_hold_the_truth(name: str, p: float, box: Any) -> None:
         lower, upper = found.lower, found.upper
     assert bool(found.exact.all())
     lower = torch.zeros(2)
-    for regions in (2, 20):
+    for regions in (20,):
         found = radius(net, x, p=p, box=box, method=Region(regions=regions, facets=False))
         assert_around(found, truth)
         assert_witness(net, x, y, p, box, found)
@@ -148,7 +148,7 @@ def test_hyperplanes_that_meet_on_a_flat_box(p: float) -> None:
     assert radius(net, x, p=p, box=box, method=Region(regions=None)).exact.tolist() == [True]
 
 
-@pytest.mark.parametrize("seed", [*range(8), 706])
+@pytest.mark.parametrize("seed", [*range(5), 706])
 def test_coinciding_hyperplanes(seed: int) -> None:
     net, x, box = lattice(seed)
     y = net.predict(x)
@@ -192,8 +192,7 @@ def test_dead_windows(p: float, dead: float) -> None:
     x = torch.cat([0.3 * inputs(net, 1), torch.zeros(1, 1, 2, 2)]).double()
     y = net.predict(x)
     truth = [mip_distance(net, x[i : i + 1], int(y[i]), p, UNIT) for i in range(len(x))]
-    for regions in (2, None):
-        found = radius(net, x, p=p, box=UNIT, method=Region(regions=regions))
-        assert_around(found, torch.tensor(truth, dtype=torch.float64))
-        assert_witness(net, x, y, p, UNIT, found)
+    found = radius(net, x, p=p, box=UNIT, method=Region(regions=None))
+    assert_around(found, torch.tensor(truth, dtype=torch.float64))
+    assert_witness(net, x, y, p, UNIT, found)
     assert bool((found.exact | found.upper.isinf()).all())
