@@ -116,6 +116,8 @@ class Exploration:
         lead_slack = errors[last].gather(1, y[:, None]) + errors[last]
         rows = decision_rows(region, y)
         own = torch.nn.functional.one_hot(y, self.net.classes).bool()
+        if self.keys.shape[1] == 0:  # x lies in its own region, with its own class: what is below zero is rounding
+            margins, lead = margins.clamp(min=0), lead.clamp(min=0)
         face_margins = margins.sign() * (margins.abs() - slack).clamp(min=0)
         lead = lead.sign() * (lead.abs() - lead_slack).clamp(min=0)
         faces = face_distances(region, face_margins, self.p, self.budget) * (1 - SAFETY)
