@@ -13,7 +13,7 @@ from oracles import polytope_distance, small_fc
 from relucert.core.errors import InvalidInput, WrongMode
 from relucert.core.norms import dual, norm
 from relucert.core.results import Distances
-from relucert.geometry.distances import class_distances, distances, face_distances
+from relucert.geometry.distances import class_distances, distances, face_distances, nearest_faces
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network, randomised
@@ -221,3 +221,29 @@ def test_bad_input() -> None:
         distances(net, x + 3, box=(0.0, 1.0))
     with pytest.raises(WrongMode, match="eval mode"):
         distances(network("fc").train(), x)
+
+
+@norms
+@pytest.mark.parametrize("box", [None, (0.0, 1.0)])
+def test_pieces_under_a_budget_are_the_whole(p: float, box: tuple[float, float] | None) -> None:
+    net = network("cnn")
+    x, y = inputs(net, 9), torch.arange(9) % 3
+    with torch.no_grad():
+        whole, pieces = (distances(net, x, y, p, box, budget=budget) for budget in (2**30, 2**14))
+    assert torch.allclose(whole.region, pieces.region, rtol=1e-12, atol=0)
+    assert torch.allclose(whole.decision, pieces.decision, rtol=1e-12, atol=0)
+
+
+@norms
+def test_the_nearest_faces_come_in_order_with_their_units(p: float) -> None:
+    net = network("max pool")
+    x = inputs(net, 4)
+    region = LinearRegion.at(net, x)
+    margins = region.margins(x)
+    every = face_distances(region, margins, p)
+    nearest, places = nearest_faces(region, margins, p, 7)
+    assert torch.equal(nearest, every.sort(1).values[:, :7])
+    assert torch.equal(every.gather(1, places), nearest)
+    assert torch.allclose(nearest[:, 0], distances(net, x, p=p).region)
+    with pytest.raises(InvalidInput, match=r"k must lie in 1\.\."):
+        nearest_faces(region, margins, p, 0)

@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p, dual, norm
-from relucert.core.results import Distances
+from relucert.core.results import Distances, concatenate
 from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import BUDGET, row_norms
@@ -50,6 +51,29 @@ def distances(
     net.require_eval("distances")
     if box is not None:
         Ball(p, math.inf, box).check(x)
+    if torch.is_grad_enabled() and any(weight.requires_grad for weight in net.parameters()):
+        return _distances(net, x, y, p, box, budget)
+    # Without gradients nothing ties the examples together: as many at a time as the budget allows.
+    numbers = sum(math.prod(node.shape) for node in net.graph) + 4 * net.classes * x[:1].numel()
+    pieces = torch.arange(len(x), device=x.device).split(max(1, budget // (16 * max(1, numbers))))
+    ball = Ball(p, math.inf, box)
+    found = [
+        _distances(
+            net,
+            x[part],
+            None if y is None else y[part],
+            p,
+            None if box is None else ball.restrict(part).bounds(x[part]),
+            budget,
+        )
+        for part in pieces
+    ]
+    return concatenate(found) if found else Distances(x.new_zeros(0), x.new_zeros(0))
+
+
+def _distances(
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"] | None, p: float, box: Any, budget: int
+) -> Distances:
     region = LinearRegion.at(net, x)
     labels = net.predict(x) if y is None else y
     values, logits = region.values(x)
@@ -75,6 +99,17 @@ def face_distances(
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)
     return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)
+
+
+def nearest_faces(
+    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, k: int, budget: int = BUDGET
+) -> tuple[Float[Tensor, " batch k"], Int[Tensor, " batch k"]]:
+    """The k smallest distances d_B^1 <= ... <= d_B^k (equation 4 of the paper) and the faces they belong to."""
+    found = face_distances(region, margins, p, budget)
+    if not 1 <= k <= found.shape[1]:
+        raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of faces; found {k}")
+    nearest, places = found.topk(k, largest=False, sorted=True)
+    return nearest, places
 
 
 def class_distances(
