@@ -72,9 +72,9 @@ class RadiusConfig:
     method: str = "region(regions=5)"
     """The method, with parameters if wanted."""
     box: bool = True
-    """Whether only images with pixels in [0, 1] count."""
+    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
-    """Ask about the label (a misclassified point has radius 0), not about the predicted class."""
+    """Ask about the label (a misclassified point has radius 0); --no-labels: about the predicted class."""
     batch: int = 100
     """Points worked on together."""
     out: Path | None = None

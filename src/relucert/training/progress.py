@@ -25,14 +25,13 @@ class Terminal(Watcher):
     @contextmanager
     def watching(self, config: TrainConfig, total: int, done: int) -> Iterator[Callable[..., None]]:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console(stderr=True, highlight=False)
         columns = (
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=20),
             TextColumn("{task.percentage:>3.0f}% {task.fields[said]}"),
-            TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
