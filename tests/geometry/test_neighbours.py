@@ -85,9 +85,8 @@ def test_more_regions_are_never_worse(p: float, facets: bool) -> None:
     assert grew or not facets
 
 
-def exact_on(count: int, widths: list[int]) -> None:
-    net = small_fc((3,), widths, 3, 7)
-    x = inputs(net, count, seed=2)
+def exact_on(net: Network, count: int) -> None:
+    x = inputs(net, count, seed=3)
     y = net.predict(x)
     found = radius(net, x, p=2, method=Region(regions=None))
     assert int(found.exact.sum()) == count
@@ -100,12 +99,12 @@ def exact_on(count: int, widths: list[int]) -> None:
 
 
 def test_unlimited_is_exact() -> None:
-    exact_on(3, [6, 5])
+    exact_on(small_fc((3,), [6, 5], 3, 7), 3)
 
 
 @pytest.mark.slow
 def test_unlimited_is_exact_on_a_hundred() -> None:
-    exact_on(100, [10, 10])
+    exact_on(Network(randomised(mlp((3,), 3, [10, 10]), 11).double(), (3,)).eval(), 100)
 
 
 def lattice(seed: int) -> tuple[Network, Tensor, Any]:
