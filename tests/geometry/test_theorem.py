@@ -15,8 +15,9 @@ from oracles import TINY, mip_distance, tiny
 from relucert.attacks.interface import attack
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
-from relucert.core.errors import InvalidInput, WrongMode
+from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
+from relucert.geometry.neighbours import Exploration
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius
@@ -178,3 +179,17 @@ def test_bad_input() -> None:
         radius(net, x, method="nonsense")
     with pytest.raises(WrongMode, match="eval mode"):
         radius(tiny("fc").train(), x)
+
+
+def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network("fc")
+    x = inputs(net, 4)
+    run = Exploration.run
+
+    def wrong(self: Exploration) -> None:
+        run(self)
+        self.lower += 1.0
+
+    monkeypatch.setattr(Exploration, "run", wrong)
+    with pytest.raises(Contradiction, match="exceeds the distance"):
+        radius(net, x, method=Region(regions=5))

@@ -39,5 +39,9 @@ class RunError(RelucertError, RuntimeError):
     """A training run cannot start or go on: its folder is in use, holds another run, or its loss is not finite."""
 
 
+class Contradiction(RelucertError, ArithmeticError):
+    """A proof and a witness exclude each other: a fault of relucert, which is reported instead of an answer."""
+
+
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.ball import Ball
-from relucert.core.errors import InvalidInput
+from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
@@ -82,6 +82,7 @@ class Region(Method):
             witnesses.point[right], witnesses.distance[right] = mine.point, mine.distance
         witnesses.point[wrong], witnesses.distance[wrong] = x[wrong], 0.0
         upper = witnesses.distance
+        _check_consistency(lower, upper)
         proved = torch.minimum(-cast_up(-lower, x.dtype), upper)
         exact = meets(proved, upper) & (upper.isfinite() | proved.isinf())
         seconds = torch.full_like(upper, (time.perf_counter() - started) / max(1, len(x)))
@@ -91,6 +92,23 @@ class Region(Method):
         if self.facets is not None:
             return self.facets
         return net.hidden_units * math.prod(net.input_shape) <= SMALL
+
+
+def _check_consistency(lower: Tensor, upper: Tensor) -> None:
+    """Refuse to answer where a witness is nearer than a proof allows.
+
+    In float32 the network that was run and the one of real arithmetic may differ near a tie, so that a witness of the one
+    is none of the other; the smaller of the two ends is then the answer. In float64 rounding does not explain a gap.
+    """
+    if upper.dtype != torch.float64:
+        return
+    gap = lower > upper * (1 + 1e-6) + 1e-9
+    if bool(gap.any()):
+        at = int(gap.nonzero()[0])
+        raise Contradiction(
+            f"example {at}: the proved radius {float(lower[at])} exceeds the distance {float(upper[at])} of a witness; this is "
+            "a fault of relucert, please report it with the network"
+        )
 
 
 def _empty(x: Tensor) -> RadiusInterval:
