@@ -83,8 +83,10 @@ class Region(Method):
         witnesses.point[wrong], witnesses.distance[wrong] = x[wrong], 0.0
         upper = witnesses.distance
         _check_consistency(lower, upper)
-        proved = torch.minimum(-cast_up(-lower, x.dtype), upper)
-        exact = meets(proved, upper) & (upper.isfinite() | proved.isinf())
+        found = -cast_up(-lower, x.dtype)
+        proved = torch.minimum(found, upper)
+        # A proof that had to be cut back to a witness by more than the tolerance does not meet it.
+        exact = meets(proved, upper) & meets(upper, found) & (upper.isfinite() | proved.isinf())
         seconds = torch.full_like(upper, (time.perf_counter() - started) / max(1, len(x)))
         return RadiusInterval(proved, upper, exact, witnesses.point, seconds, [spec(self)] * len(x))
 
