@@ -87,6 +87,26 @@ def _scaled_norm(flat: Float[Tensor, "... size"], p: float) -> Float[Tensor, ...
     return torch.where(zero, torch.zeros_like(powers), root * scale)
 
 
+def norm_slope(
+    v: Float[Tensor, ...], length: Float[Tensor, ...], p: float, ties: Float[Tensor, ...] | None = None
+) -> Float[Tensor, ...]:
+    """Return the derivative of ||v||_p with respect to v, where the norms `length` are known; they broadcast against v.
+
+    sign(v_i) (|v_i| / ||v||)^(p - 1). For p = inf the entries of largest size share it: `ties` says how many there are, one
+    if it is not given. Zero for the zero vector.
+
+    >>> norm_slope(torch.tensor([[3.0, -4.0]]), torch.tensor([[5.0]]), 2)
+    tensor([[ 0.6000, -0.8000]])
+    """
+    if p == 1.0:
+        return v.sign()
+    if math.isinf(p):
+        at = v.sign() * (v.abs() == length)
+        return at if ties is None else at / ties
+    safe = length.masked_fill(length == 0, math.inf)
+    return v / safe if p == 2.0 else v.sign() * (v.abs() / safe).pow(p - 1.0)
+
+
 def steepest(g: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, ...]:
     """Return the direction of the l_p unit ball along which the linear function g grows fastest.
 

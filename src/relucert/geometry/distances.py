@@ -143,8 +143,7 @@ def class_distances_in_box(
 
 def decision_rows(region: LinearRegion, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
     """The rows V_y - V_s of the decision hyperplanes between y and every class s."""
-    eye = torch.eye(region.net.classes, dtype=region.net.dtype, device=y.device)
-    return region.logits_rows(eye[y][:, None] - eye)
+    return region.decision_rows(y)
 
 
 def face_rows(region: LinearRegion) -> Rows:

@@ -163,6 +163,11 @@ class LinearRegion:
         """Rows of V of linear functionals on the logits."""
         return self.map.pull(len(self.net.graph) - 1, functionals)
 
+    def decision_rows(self, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
+        """The rows V_y - V_s of the decision hyperplanes between y and every class s."""
+        eye = torch.eye(self.net.classes, dtype=self.net.dtype, device=y.device)
+        return self.logits_rows(eye[y][:, None] - eye)
+
     def logits_map(self) -> tuple[Float[Tensor, " batch classes *input"], Float[Tensor, " batch classes"]]:
         """V and a of the logits, as matrices."""
         classes = self.net.classes

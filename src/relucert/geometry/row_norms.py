@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
@@ -23,20 +23,30 @@ BUDGET = 2**30  # bytes of temporaries
 
 def row_norms(region: LinearRegion, q: float, budget: int = BUDGET) -> Float[Tensor, " batch faces"]:
     """||V_j||_q of every face of every example, differentiable in the weights with the patterns held fixed."""
+    return _face_norms(region, chain_norms(region, q, budget).hidden, q, budget)
+
+
+def hyperplane_norms(
+    region: LinearRegion, y: Int[Tensor, " batch"], q: float, budget: int = BUDGET
+) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
+    """||V_j||_q of every face, and ||V_y - V_s||_q of every class s (0 for y itself): both from one walk where it serves."""
+    found = chain_norms(region, q, budget, y)
+    classes = norm(region.decision_rows(y), q, 2) if found.classes is None else found.classes
+    return _face_norms(region, found.hidden, q, budget), classes
+
+
+def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budget: int) -> Tensor:
+    """The norms of all faces: those that are known, and those of pulled rows."""
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
-    if torch.is_grad_enabled() and weights:
-        return _RowNorms.apply(region, q, budget, *weights)  # type: ignore[return-value]
-    with torch.no_grad():
-        return _row_norms(region, q, budget)
-
-
-def _row_norms(region: LinearRegion, q: float, budget: int) -> Tensor:
-    """All norms, by the fast way where there is one."""
-    fast = chain_norms(region, q, budget)
-    parts = [
-        _pulled_norms(region, faces, q, budget) if known is None else known
-        for faces, known in zip(region.faces, fast, strict=True)
-    ]
+    parts: list[Tensor] = []
+    for place, (faces, norms) in enumerate(zip(region.faces, known, strict=True)):
+        if norms is not None:
+            parts.append(norms)
+        elif torch.is_grad_enabled() and weights:
+            parts.append(_PulledNorms.apply(region, place, q, budget, *weights))  # type: ignore[arg-type]
+        else:
+            with torch.no_grad():
+                parts.append(_pulled_norms(region, faces, q, budget))
     like = torch.zeros(len(region), 0, dtype=region.net.dtype, device=region.net.device)
     return torch.cat(parts, 1) if parts else like
 
@@ -62,30 +72,27 @@ def _pulled_norms(region: LinearRegion, faces: Faces, q: float, budget: int) -> 
     return found
 
 
-class _RowNorms(torch.autograd.Function):
-    """Norms by the fast way forward; backward through freshly pulled rows, and only those with a gradient."""
+class _PulledNorms(torch.autograd.Function):
+    """The norms of a node's faces; backward pulls again only the rows with a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, region: LinearRegion, q: float, budget: int, *weights: Tensor) -> Tensor:
-        ctx.question = (region, q, budget, weights)
-        return _row_norms(region, q, budget)
+    def forward(ctx: Any, region: LinearRegion, place: int, q: float, budget: int, *weights: Tensor) -> Tensor:
+        ctx.question = (region, place, q, budget, weights)
+        return _pulled_norms(region, region.faces[place], q, budget)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        region, q, budget, weights = ctx.question
+        region, place, q, budget, weights = ctx.question
         (gradient,) = gradients
         totals = [torch.zeros_like(weight) for weight in weights]
-        start = 0
-        for faces in region.faces:
-            part = gradient[:, start : start + faces.count]
-            if not region.map.depends_on_pattern(faces.source) and faces.node.kind == "relu":
-                # The rows are the same for all examples: one of them stands for all.
-                one = region.restrict(torch.zeros(1, dtype=torch.long, device=part.device))
-                _accumulate(one, start, part.sum(0, keepdim=True), q, budget, weights, totals)
-            else:
-                _accumulate(region, start, part, q, budget, weights, totals)
-            start += faces.count
-        return (None, None, None, *totals)
+        start = sum(faces.count for faces in region.faces[:place])
+        faces = region.faces[place]
+        if not region.map.depends_on_pattern(faces.source) and faces.node.kind == "relu":
+            # The rows are the same for all examples: one of them stands for all.
+            region = region.restrict(torch.zeros(1, dtype=torch.long, device=gradient.device))
+            gradient = gradient.sum(0, keepdim=True)
+        _accumulate(region, start, gradient, q, budget, weights, totals)
+        return (None, None, None, None, *totals)
 
 
 def _accumulate(

@@ -1,0 +1,107 @@
+"""Norms of rows that are products of coefficients and known rows, with gradients that touch only what they need.
+
+Autograd through these products is exact too; these two functions do the same in a fraction of its time and memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.core.norms import norm, norm_slope
+
+PIECE = 56  # pixels at a time: some megabytes that stay in the cache
+
+
+class SharedProductNorms(torch.autograd.Function):
+    """`apply(coefficients, rows, q)`: the norms (batch, k) of `coefficients @ rows`, for rows (n, inputs) of all examples.
+
+    Backward multiplies only the rows that have a gradient: a hinge that is not active costs nothing.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, coefficients: Float[Tensor, " batch k n"], rows: Float[Tensor, " n inputs"], q: float
+    ) -> Float[Tensor, " batch k"]:
+        made = coefficients.flatten(0, 1) @ rows
+        lengths = norm(made, q)
+        ctx.save_for_backward(coefficients, rows, made, lengths)
+        ctx.q = q
+        return lengths.view(coefficients.shape[:2])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        coefficients, rows, made, lengths = ctx.saved_tensors
+        gradient = gradients[0].flatten()
+        chosen = gradient.nonzero()[:, 0]
+        slope = _slope(made[chosen], lengths[chosen, None], ctx.q, -1) * gradient[chosen, None]
+        found = torch.zeros_like(coefficients)
+        found.view(-1, coefficients.shape[2])[chosen] = slope @ rows.T
+        return found, coefficients.flatten(0, 1)[chosen].T @ slope, None
+
+
+class TailNorms(torch.autograd.Function):
+    """`apply(rows, coefficients, q)`: the norms (batch, n) of rows, and (batch, k) of `coefficients @ rows`.
+
+    The rows (inputs, n, batch) have the batch innermost, so each piece of them is turned around for the product.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Float[Tensor, " inputs n batch"], coefficients: Float[Tensor, " batch k n"], q: float
+    ) -> tuple[Float[Tensor, " batch n"], Float[Tensor, " batch k"]]:
+        lengths = inner_norms(rows, q)
+        made = rows.new_empty(rows.shape[2], coefficients.shape[1], len(rows))
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE].permute(2, 1, 0).contiguous()
+            made[:, :, start : start + PIECE] = torch.bmm(coefficients, piece)
+        found = norm(made, q, 2)
+        ctx.save_for_backward(rows, coefficients, lengths, made, found)
+        ctx.q = q
+        return lengths.T.contiguous(), found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        rows, coefficients, lengths, made, found = ctx.saved_tensors
+        ahead = _slope(made, found[:, :, None], ctx.q, -1) * gradients[1][:, :, None]
+        ties = None
+        if math.isinf(ctx.q):
+            ties = sum((piece.abs() == lengths).sum(0) for piece in rows.split(PIECE)).clamp(min=1)  # type: ignore[union-attr]
+        total = torch.empty_like(rows)
+        change = torch.zeros_like(coefficients)
+        turned, slopes = coefficients.transpose(1, 2), gradients[0].T.contiguous()
+        for start in range(0, len(rows), PIECE):
+            here = slice(start, start + PIECE)
+            given = ahead[:, :, here].contiguous()
+            change.baddbmm_(given, rows[here].permute(2, 0, 1).contiguous())
+            piece = norm_slope(rows[here], lengths, ctx.q, ties).mul_(slopes)
+            total[here] = piece.add_(torch.bmm(turned, given).permute(2, 1, 0))
+        return total, change, None
+
+
+def inner_norms(rows: Float[Tensor, " inputs n batch"], q: float) -> Float[Tensor, " n batch"]:
+    """The norms along the first axis, in pieces where that is as exact."""
+    if len(rows) == 0:
+        return rows.new_zeros(rows.shape[1:])
+    pieces = rows.split(PIECE)
+    if q == 1.0:
+        return sum(piece.abs().sum(0) for piece in pieces)  # type: ignore[return-value]
+    if math.isinf(q):
+        return torch.stack([piece.abs().amax(0) for piece in pieces]).amax(0)
+    if q == 2.0:
+        found = sum(piece.square().sum(0) for piece in pieces).sqrt_()  # type: ignore[union-attr]
+        info = torch.finfo(rows.dtype)
+        # A square may vanish or overflow: then the careful way.
+        if bool(((found > math.sqrt(info.tiny) / info.eps) & (found < math.sqrt(info.max) * info.eps)).all()):
+            return found
+    return norm(rows.permute(2, 1, 0), q, 2).T
+
+
+def _slope(rows: Tensor, lengths: Tensor, q: float, axis: int) -> Tensor:
+    """The derivative of norms along an axis; equal largest entries share it."""
+    ties = (rows.abs() == lengths).sum(axis, keepdim=True).clamp(min=1) if math.isinf(q) else None
+    return norm_slope(rows, lengths, q, ties)
