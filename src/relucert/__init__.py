@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from relucert.networks.architectures import build as build
     from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
+    from relucert.regularizers.cross_lipschitz import cross_lipschitz as cross_lipschitz
+    from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
     from relucert.verification.radius import radius as radius
@@ -52,10 +54,12 @@ _HOME = {
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.interface",
     "build": "relucert.networks.architectures",
+    "cross_lipschitz": "relucert.regularizers.cross_lipschitz",
     "dataset": "relucert.data",
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
     "load": "relucert.interop.loading",
+    "mmr": "relucert.regularizers.mmr",
     "radius": "relucert.verification.radius",
     "save": "relucert.networks.checkpoints",
     "train": "relucert.training.loop",

@@ -13,7 +13,7 @@ from oracles import polytope_distance, small_fc
 from relucert.core.errors import InvalidInput, WrongMode
 from relucert.core.norms import dual, norm
 from relucert.core.results import Distances
-from relucert.geometry.distances import class_distances, distances, face_distances, nearest_faces
+from relucert.geometry.distances import decision_distances, distances, face_distances, nearest_faces
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network, randomised
@@ -114,7 +114,7 @@ def test_classes_with_equal_rows(p: float) -> None:
     x = inputs(net, 2)
     region = LinearRegion.at(net, x)
     y = torch.zeros(2, dtype=torch.long)
-    found = class_distances(region, net(x), y, p)
+    found = decision_distances(region, net(x), y, p)
     # Itself, a class that always loses, one that always wins, a tie everywhere.
     expected = torch.tensor([math.inf, math.inf, -math.inf, 0.0], dtype=torch.float64)
     assert torch.equal(found.detach(), expected.expand(2, 4))

@@ -197,7 +197,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
     ("settings", "message"),
     [
         ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, resnet; found 'vgg'"),
-        ({"scheme": "magic"}, "scheme must be one of plain, at; found 'magic'"),
+        ({"scheme": "magic"}, "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz; found 'magic'"),
         ({"data": "imagenet"}, "data must be one of"),
         ({"p": 0.5}, "p must be a number >= 1 or inf; found 0.5"),
         ({"eps": -0.1}, "eps must be a positive number; found -0.1"),

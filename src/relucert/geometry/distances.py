@@ -18,11 +18,11 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.norms import check_p, dual, norm
+from relucert.core.norms import check_p, dual
 from relucert.core.results import Distances, concatenate
 from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import BUDGET, row_norms
+from relucert.geometry.row_norms import BUDGET, decision_norms, hyperplane_norms, row_norms
 from relucert.networks.network import Network
 
 Rows = Callable[[Tensor, Tensor], Tensor]
@@ -74,12 +74,10 @@ def distances(
 def _distances(
     net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"] | None, p: float, box: Any, budget: int
 ) -> Distances:
-    region = LinearRegion.at(net, x)
+    region, values, logits = LinearRegion.evaluated(net, x)
     labels = net.predict(x) if y is None else y
-    values, logits = region.values(x)
     margins = region.margins_of(values, x)
-    faces = face_distances(region, margins, p, budget)
-    classes = class_distances(region, logits, labels, p)
+    faces, classes = free_distances(region, margins, logits, labels, p, budget)
     if box is None:
         nearest = faces.amin(1) if faces.shape[1] else x.new_full((len(x),), math.inf)
         return Distances(nearest, classes.amin(1))
@@ -91,14 +89,53 @@ def _distances(
     return Distances(nearest, signed.amin(1))
 
 
+def free_distances(
+    region: LinearRegion,
+    margins: Float[Tensor, " batch faces"],
+    logits: Float[Tensor, " batch classes"],
+    y: Int[Tensor, " batch"],
+    p: float,
+    budget: int = BUDGET,
+) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
+    """The distances to all faces, and the signed ones to all decision hyperplanes, from one walk where that serves."""
+    faces, classes = hyperplane_norms(region, y, dual(p), budget)
+    return _to_faces(margins, faces), _to_classes(logits, y, classes)
+
+
 def face_distances(
     region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, budget: int = BUDGET
 ) -> Float[Tensor, " batch faces"]:
     """|V_j x + a_j| / ||V_j||_q of every face; inf for a face without a direction, and no NaN in the gradient."""
-    norms = row_norms(region, dual(p), budget)
+    return _to_faces(margins, row_norms(region, dual(p), budget))
+
+
+def decision_distances(
+    region: LinearRegion,
+    logits: Float[Tensor, " batch classes"],
+    y: Int[Tensor, " batch"],
+    p: float,
+    budget: int = BUDGET,
+) -> Float[Tensor, " batch classes"]:
+    """(f_y - f_s) / ||V_y - V_s||_q for every class s, inf for s = y.
+
+    Classes with equal rows differ by a constant: they are at +inf, -inf or 0 by the sign of the margin.
+    """
+    return _to_classes(logits, y, decision_norms(region, y, dual(p), budget))
+
+
+def _to_faces(margins: Tensor, norms: Tensor) -> Tensor:
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)
     return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)
+
+
+def _to_classes(logits: Tensor, y: Tensor, norms: Tensor) -> Tensor:
+    lead = logits.gather(1, y[:, None]) - logits
+    void = norms == 0
+    found = torch.where(void, torch.zeros_like(lead), lead) / torch.where(void, torch.ones_like(norms), norms)
+    constant = torch.where(lead == 0, torch.zeros_like(lead), lead.detach().sign() * math.inf)
+    found = torch.where(void, constant, found)
+    return found.masked_fill(torch.nn.functional.one_hot(y, logits.shape[1]).bool(), math.inf)
 
 
 def nearest_faces(
@@ -110,22 +147,6 @@ def nearest_faces(
         raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of faces; found {k}")
     nearest, places = found.topk(k, largest=False, sorted=True)
     return nearest, places
-
-
-def class_distances(
-    region: LinearRegion, logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"], p: float
-) -> Float[Tensor, " batch classes"]:
-    """(f_y - f_s) / ||V_y - V_s||_q for every class s, inf for s = y.
-
-    Classes with equal rows differ by a constant: they are at +inf, -inf or 0 by the sign of the margin.
-    """
-    norms = norm(decision_rows(region, y), dual(p), 2)
-    lead = logits.gather(1, y[:, None]) - logits
-    void = norms == 0
-    found = torch.where(void, torch.zeros_like(lead), lead) / torch.where(void, torch.ones_like(norms), norms)
-    constant = torch.where(lead == 0, torch.zeros_like(lead), lead.detach().sign() * math.inf)
-    found = torch.where(void, constant, found)
-    return found.masked_fill(torch.nn.functional.one_hot(y, logits.shape[1]).bool(), math.inf)
 
 
 def class_distances_in_box(

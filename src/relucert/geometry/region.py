@@ -106,6 +106,20 @@ class LinearRegion:
         """The regions of inputs."""
         return cls(net, net.pattern(x), len(x))
 
+    @classmethod
+    def evaluated(
+        cls, net: Network, x: Float[Tensor, " batch *input"]
+    ) -> tuple[LinearRegion, list[Tensor], Float[Tensor, " batch classes"]]:
+        """The regions of inputs with the values of the faces' nodes and the logits, from one differentiable pass."""
+        places = [node.inputs[0] for node in net.switches]
+        last = len(net.graph) - 1
+        values = net.graph.values(x, [*places, last])
+        patterns = [
+            node.op.pattern(values[place].detach())  # type: ignore[union-attr]
+            for node, place in zip(net.switches, places, strict=True)
+        ]
+        return cls(net, patterns, len(x)), [values[place] for place in places], values[last]
+
     def __len__(self) -> int:
         return self.batch
 

@@ -35,6 +35,15 @@ def hyperplane_norms(
     return _face_norms(region, found.hidden, q, budget), classes
 
 
+def decision_norms(
+    region: LinearRegion, y: Int[Tensor, " batch"], q: float, budget: int = BUDGET
+) -> Float[Tensor, " batch classes"]:
+    """||V_y - V_s||_q of every class s alone (0 for y itself)."""
+    # With one hidden layer the chain's way makes no other rows; with more, pulling K rows is less than making all.
+    found = chain_norms(region, q, budget, y).classes if len(region.faces) == 1 else None
+    return norm(region.decision_rows(y), q, 2) if found is None else found
+
+
 def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budget: int) -> Tensor:
     """The norms of all faces: those that are known, and those of pulled rows."""
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]

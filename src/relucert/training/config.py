@@ -9,10 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from relucert.core.errors import InvalidInput
-from relucert.training.recipes import ATTACK_STEPS, default_eps
+from relucert.training.recipes import (
+    ATTACK_STEPS,
+    CROSS_LIPSCHITZ,
+    RECIPES,
+    default_batch,
+    default_epochs,
+    default_eps,
+    default_margin,
+    default_rate,
+)
 
-SCHEMES = ("plain", "at")
+MARGIN_SCHEMES = ("mmr", "mmr-dd", "mmr+at")
+ATTACKING_SCHEMES = ("at", "mmr+at")
+SCHEMES = ("plain", "at", *MARGIN_SCHEMES, "cross-lipschitz")
 MODELS = ("fc1", "fc10", "cnn", "resnet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The numbers of a run after the recipe has filled what was left open; None where a scheme has no use for one."""
+
+    epochs: int
+    batch: int
+    rate: float
+    lam: float | None
+    gamma: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +46,23 @@ class TrainConfig:
     model: str = "fc1"
     """Architecture: fc1, fc10, cnn or resnet."""
     scheme: str = "plain"
-    """plain, or at (half of each batch is replaced by PGD points)."""
+    """plain, at (half of each batch is replaced by PGD points), mmr, mmr-dd, mmr+at, or cross-lipschitz."""
     p: float = math.inf
     """The norm of the perturbations: a number >= 1, or inf."""
     eps: float | None = None
     """Their radius in pixels; by default the paper's for the data set and the norm."""
-    epochs: int = 100
-    """Passes over the training set."""
-    batch: int = 128
-    """Examples in a step."""
-    rate: float = 1e-3
-    """Learning rate of Adam; a tenth of it for the last tenth of the run."""
+    recipe: str = "table1"
+    """Whose settings are the defaults: table1 (the paper's Table 1), or tables23 (its Tables 2 and 3, l2)."""
+    epochs: int | None = None
+    """Passes over the training set; by default the recipe's (100, or 300)."""
+    batch: int | None = None
+    """Examples in a step; by default the recipe's (128, or 100)."""
+    rate: float | None = None
+    """Learning rate of Adam, a tenth of it for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
+    lam: float | None = None
+    """The paper's lambda, the weight of the regulariser, reached after a tenth of the run; by default the recipe's."""
+    gamma: float | None = None
+    """gamma_B = gamma_D of MMR: distances beyond it are large enough; by default the recipe's."""
     attack_steps: int | None = None
     """Steps of PGD in training; by default the paper's: 40 on mnist and fmnist, 7 on gts and cifar10 (10 on digits)."""
     augment: bool = True
@@ -52,15 +80,19 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", float(self.p))
+        if self.recipe not in RECIPES:
+            raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}; found {self.recipe!r}")
         rules = [
             ("model", self.model in MODELS, f"be one of {', '.join(MODELS)}"),
             ("scheme", self.scheme in SCHEMES, f"be one of {', '.join(SCHEMES)}"),
             ("data", self.data in ATTACK_STEPS, f"be one of {', '.join(ATTACK_STEPS)}"),
             ("p", self.p >= 1, "be a number >= 1 or inf"),
             ("eps", self.eps is None or 0 < self.eps < math.inf, "be a positive number"),
-            ("epochs", self.epochs >= 1, "be at least 1"),
-            ("batch", self.batch >= 1, "be at least 1"),
-            ("rate", 0 < self.rate < math.inf, "be a positive number"),
+            ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
+            ("batch", self.batch is None or self.batch >= 1, "be at least 1"),
+            ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
+            ("lam", self.lam is None or 0 <= self.lam < math.inf, "be a number >= 0"),
+            ("gamma", self.gamma is None or 0 < self.gamma < math.inf, "be a positive number"),
             ("attack_steps", self.attack_steps is None or self.attack_steps >= 1, "be at least 1"),
             ("evaluate_every", self.evaluate_every >= 0, "be at least 0"),
             ("evaluate_points", self.evaluate_points >= 0, "be at least 0"),
@@ -69,15 +101,41 @@ class TrainConfig:
         for name, holds, rule in rules:
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
-        if self.eps is None and default_eps(self.data, self.p) is None and self.scheme != "plain":
+        if self.attacked_radius is None and self.scheme in ATTACKING_SCHEMES:
             raise InvalidInput(
                 f"eps must be given for p={self.p:g}: the paper has no radius for {self.data} in that norm"
             )
+        for name in ("lam", "gamma"):
+            if self.scheme in MARGIN_SCHEMES and getattr(self.settings, name) is None:
+                raise InvalidInput(
+                    f"{name} must be given: recipe {self.recipe} has none for scheme {self.scheme}, data {self.data}, model "
+                    f"{self.model} and p={self.p:g}"
+                )
+
+    @property
+    def settings(self) -> Settings:
+        """What is given, and the recipe's values where nothing is."""
+        margin = None
+        if self.scheme in MARGIN_SCHEMES:
+            margin = default_margin(self.data, self.model, self.scheme, self.p, self.recipe)
+        lam = CROSS_LIPSCHITZ if self.scheme == "cross-lipschitz" else None if margin is None else margin.lam
+        return Settings(
+            epochs=default_epochs(self.model, self.recipe) if self.epochs is None else self.epochs,
+            batch=default_batch(self.recipe) if self.batch is None else self.batch,
+            rate=default_rate(self.data, self.scheme, self.p, self.recipe) if self.rate is None else self.rate,
+            lam=lam if self.lam is None else self.lam,
+            gamma=(None if margin is None else margin.gamma) if self.gamma is None else self.gamma,
+        )
 
     @property
     def radius(self) -> float | None:
-        """The radius that is trained and judged; None where neither the run nor the paper has one."""
+        """The radius at which the run is judged; None where neither it nor the paper has one."""
         return default_eps(self.data, self.p) if self.eps is None else self.eps
+
+    @property
+    def attacked_radius(self) -> float | None:
+        """The radius of the adversarial points in training."""
+        return default_eps(self.data, self.p, self.recipe, training=True) if self.eps is None else self.eps
 
     @property
     def pgd_steps(self) -> int:
@@ -93,5 +151,8 @@ class TrainConfig:
         """Everything that decides the weights: what a run must have in common with one that goes on."""
         aside = {"out", "evaluate_every", "evaluate_points", "save_seconds"}
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in aside}
+        values |= dataclasses.asdict(self.settings)
         values |= {"p": "inf" if math.isinf(self.p) else self.p, "eps": self.radius, "attack_steps": self.pgd_steps}
+        if self.scheme in ATTACKING_SCHEMES:
+            values["attacked_radius"] = self.attacked_radius
         return values

@@ -25,14 +25,16 @@ from relucert.networks.checkpoints import load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.training.augmentation import augment
-from relucert.training.config import TrainConfig
+from relucert.training.config import ATTACKING_SCHEMES, TrainConfig
 from relucert.training.interruption import gentle_interrupts
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
-from relucert.training.recipes import CROP_PADDING
+from relucert.training.recipes import CROP_PADDING, schedule
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schemes.adversarial import Adversarial
+from relucert.training.schemes.cross_lipschitz import CrossLipschitz
+from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
 from relucert.training.schemes.scheme import Moment, Scheme, Terms
 
@@ -60,8 +62,22 @@ def scheme(config: TrainConfig) -> Scheme:
     """The loss that a configuration names."""
     if config.scheme == "plain":
         return Plain()
-    assert config.radius is not None
-    return Adversarial(Ball(config.p, config.radius), config.pgd_steps)
+    if config.scheme == "cross-lipschitz":
+        assert config.settings.lam is not None
+        return CrossLipschitz(config.settings.lam)
+    adversarial = None
+    if config.scheme in ATTACKING_SCHEMES:
+        assert config.attacked_radius is not None
+        adversarial = Adversarial(Ball(config.p, config.attacked_radius), config.pgd_steps)
+        if config.scheme == "at":
+            return adversarial
+    lam, gamma = config.settings.lam, config.settings.gamma
+    assert lam is not None
+    assert gamma is not None
+    return MaximumMargin(
+        p=config.p, lam=lam, gamma=gamma, schedule=schedule(config.model, config.recipe),
+        faces=config.scheme != "mmr-dd", mix=None if adversarial is None else adversarial.mix,
+    )  # fmt: skip
 
 
 @dataclass
@@ -92,11 +108,12 @@ class _Training:
 
     def __init__(self, config: TrainConfig, data: Dataset, folder: RunFolder, watcher: Watcher):
         self.config, self.data, self.folder, self.watcher = config, data, folder, watcher
+        self.settings = config.settings
         self.net: Network = build(config.model, data.input_shape, data.classes, seed=config.seed)
-        self.optimiser = torch.optim.Adam(self.net.parameters(), lr=config.rate)
+        self.optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.rate)
         self.scheme = scheme(config)
-        self.steps = math.ceil(len(data.y_train) / config.batch)
-        self.total = self.steps * config.epochs
+        self.steps = math.ceil(len(data.y_train) / self.settings.batch)
+        self.total = self.steps * self.settings.epochs
         self.sums = _Sums()
         self.done = 0
         self.saved = time.monotonic()
@@ -118,13 +135,13 @@ class _Training:
         return Run(self.folder.path, self.net, self.folder.metrics())
 
     def _epoch(self, interrupted: Callable[[], bool], tell: Callable[..., None]) -> None:
-        config, epoch = self.config, self.done // self.steps
+        config, batch, epoch = self.config, self.settings.batch, self.done // self.steps
         x_train, y_train = self.data.x_train, self.data.y_train
         order = torch.randperm(len(y_train), generator=generator(config.seed, "shuffle", epoch))
         while self.done < (epoch + 1) * self.steps:
             started = time.perf_counter()
             place = self.done % self.steps
-            pick = order[place * config.batch : (place + 1) * config.batch]
+            pick = order[place * batch : (place + 1) * batch]
             terms = self._step(x_train[pick], y_train[pick])
             self.done += 1
             self.sums.add(terms, len(pick), time.perf_counter() - started)
@@ -160,7 +177,7 @@ class _Training:
             raise RunError(
                 f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "
                 f"{self.done // self.steps + 1}); the last good state is kept in {self.folder.path / STATE_FILE}. "
-                f"A smaller rate than {config.rate:g} may help"
+                f"A smaller rate than {self.settings.rate:g} may help"
             )
         self.optimiser.zero_grad(set_to_none=True)
         terms.loss.backward()
@@ -169,11 +186,11 @@ class _Training:
 
     def _rate(self, step: int) -> float:
         """The paper's schedule: a tenth of the rate for the last tenth of the run."""
-        return self.config.rate * (0.1 if 10 * step >= 9 * self.total else 1.0)
+        return self.settings.rate * (0.1 if 10 * step >= 9 * self.total else 1.0)
 
     def _evaluates(self, epoch: int) -> bool:
         every = self.config.evaluate_every
-        return every > 0 and (epoch % every == 0 or epoch == self.config.epochs)
+        return every > 0 and (epoch % every == 0 or epoch == self.settings.epochs)
 
     def _evaluate(self) -> dict[str, Any]:
         self.net.eval()

@@ -9,6 +9,10 @@ from typing import Any
 
 from relucert.training.config import TrainConfig
 
+#: The parts of a loss with a regulariser that a person wants to see, and what they are called where there is little room.
+#: `exact` is the share of points with d_D <= d_B, where the region theorem gives the exact distance.
+SHORT = {"region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes"}
+
 
 class Watcher:
     """Sees nothing: what a library call does by default."""
@@ -47,12 +51,17 @@ class Terminal(Watcher):
 
 
 def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any]) -> str:
-    epoch = min(config.epochs, (done - 1) * config.epochs // total + 1)
-    return f"epoch {epoch}/{config.epochs} loss {measured['loss']:.4f} error {measured['train_error']:.2%}"
+    epochs = config.settings.epochs
+    said = [f"epoch {min(epochs, (done - 1) * epochs // total + 1)}/{epochs}"]
+    shown = [(name, short) for name, short in SHORT.items() if name in measured] or [("loss", "loss")]
+    said += [f"{short} {measured[name]:.3f}" for name, short in shown]
+    return " ".join([*said, f"err {measured['train_error']:.1%}"])
 
 
 def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
-    said = f"epoch {measured['epoch']:>3}  loss {measured['loss']:.4f}  test error {measured['test_error']:.2%}"
+    said = f"epoch {measured['epoch']:>3}  loss {measured['loss']:.4f}"
+    said += "".join(f"  {short} {measured[name]:.3f}" for name, short in SHORT.items() if name in measured)
+    said += f"  test error {measured['test_error']:.2%}"
     if "pgd_error" in measured:
         said += f"  PGD error {measured['pgd_error']:.2%} (first {measured['pgd_points']}, eps {measured['eps']:.4g})"
     return said

@@ -1,0 +1,1 @@
+"""Regularisers: differentiable terms that training adds to the loss, one file each."""
