@@ -49,10 +49,14 @@ def measured(run):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "model", "p"), [("plain", "fc1", 2), ("at", "fc1", 2), ("at", "resnet", "inf"), ("at", "cnn", 1)]
-)
+    ("scheme", "model", "p"),
+    [
+        ("plain", "fc1", 2), ("at", "fc1", 2), ("at", "resnet", "inf"), ("at", "cnn", 1), ("mmr", "cnn", "inf"),
+        ("mmr+at", "fc1", 2), ("mmr-dd", "fc10", 1), ("cross-lipschitz", "fc1", 2),
+    ],
+)  # fmt: skip
 def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, model, p, tmp_path):
-    settings = SMALL | {"scheme": scheme, "model": model, "p": float(p), "eps": 0.2}
+    settings = SMALL | {"scheme": scheme, "model": model, "p": float(p), "eps": 0.2, "lam": 0.5, "gamma": 0.3}
     whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
     config = TrainConfig(**settings, out=tmp_path / "stopped")
     for steps in (4, 20, 23):

@@ -3,15 +3,22 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from relucert.attacks.pgd import PGD, ascend
 from relucert.core.ball import Ball
+from relucert.geometry.region import LinearRegion
+from relucert.networks.network import Network
+from relucert.regularizers.cross_lipschitz import cross_lipschitz
+from relucert.regularizers.mmr import mmr
 from relucert.training.randomness import generator
-from relucert.training.recipes import EPS
+from relucert.training.recipes import EPS, Schedule
 from relucert.training.schemes.adversarial import Adversarial
+from relucert.training.schemes.cross_lipschitz import CrossLipschitz
+from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
 from relucert.training.schemes.scheme import Moment
-from zoo import inputs, network
+from zoo import inputs, network, randomised
 
 
 def moment():
@@ -60,3 +67,62 @@ def test_generators_follow_from_seed_and_purpose_alone():
 def test_radii_are_the_papers():
     assert EPS["gts"][math.inf] == 4 / 255
     assert EPS["cifar10"] == {math.inf: 2 / 255, 2.0: 0.1}
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("name", ["fc", "cnn", "max pool"])
+@pytest.mark.parametrize("progress", [0.0, 0.05, 0.5])
+def test_mmr_is_cross_entropy_plus_lambda_times_the_regulariser(p, name, progress):
+    net = network(name)
+    x, y = inputs(net, 6), torch.arange(6) % 3
+    scheme = MaximumMargin(p=p, lam=2.0, gamma=0.5, schedule=Schedule(0.5, 0.1))
+    terms = scheme(net, x, y, Moment(progress, torch.Generator()))
+    k_b = round((0.5 - 0.4 * progress) * LinearRegion.at(net, x).count)
+    weight = 2.0 * min(1, 0.1 + 9 * progress)
+    expected = F.cross_entropy(net(x), y) + weight * mmr(net, x, y, p, 0.5, 0.5, k_b, net.classes).mean()
+    torch.testing.assert_close(terms.loss, expected)
+    total = terms.parts["cross-entropy"] + weight * (terms.parts["region"] + terms.parts["decision"])
+    torch.testing.assert_close(terms.loss.detach(), total)
+    assert 0 <= float(terms.parts["exact"]) <= 1
+
+
+def test_mmr_at_sees_one_mixed_batch():
+    net = network("fc")
+    x, y = inputs(net, 7), torch.arange(7) % 4
+    adversarial = Adversarial(Ball(2, 0.3), steps=5)
+    scheme = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(1.0, 1.0), mix=adversarial.mix)
+    terms = scheme(net, x, y, moment())
+    mixed = adversarial.mix(net, x, y, moment())
+    expected = F.cross_entropy(net(mixed), y) + mmr(net, mixed, y, 2.0, 0.5, 0.5, net.hidden_units, net.classes).mean()
+    torch.testing.assert_close(terms.loss, expected)
+    assert len(terms.labels) == 4
+
+
+def test_mmr_dd_has_the_decision_part_alone():
+    net = network("cnn")
+    x, y = inputs(net, 5), torch.arange(5) % 3
+    both, alone = (
+        MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5), faces=faces)(net, x, y, moment())
+        for faces in (True, False)
+    )
+    torch.testing.assert_close(alone.loss.detach(), both.parts["cross-entropy"] + both.parts["decision"])
+    assert "region" not in alone.parts
+
+
+def test_cross_lipschitz_is_cross_entropy_plus_the_regulariser():
+    net = network("fc1")
+    x, y = inputs(net, 5), torch.arange(5) % 3
+    terms = CrossLipschitz(0.2)(net, x, y, moment())
+    torch.testing.assert_close(terms.loss, F.cross_entropy(net(x), y) + 0.2 * cross_lipschitz(net, x).mean())
+
+
+def test_layers_that_depend_on_the_mode_see_the_batch_in_train_mode_and_regions_in_eval_mode():
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    net = Network(randomised(module, 2).double(), (4,)).train()
+    x, y = inputs(net, 8), torch.arange(8) % 3
+    before = module[1].running_mean.clone()
+    terms = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5))(net, x, y, moment())
+    assert not torch.equal(before, module[1].running_mean)
+    module[1].running_mean.copy_(before)
+    net.train()
+    assert float(terms.parts["cross-entropy"]) == pytest.approx(float(F.cross_entropy(net(x), y).detach()))

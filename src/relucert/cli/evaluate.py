@@ -1,4 +1,4 @@
-"""`relucert evaluate MODEL --data NAME`: test error and robust error under an attack."""
+"""`relucert evaluate MODEL --data NAME`: test error, robust error under an attack, and the region theorem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relucert.evaluation.config import EvaluateConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(EvaluateConfig):
-    """Test error and PGD robust error of a network on a data set."""
+    """Test error, PGD robust error and the region theorem's figures of a network on a data set."""
 
     model: tyro.conf.Positional[Path]
     """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
@@ -51,5 +51,11 @@ def run(config: Evaluate) -> int:
         result.attack, f"{result.seconds:.1f}",
     )  # fmt: skip
     Console().print(table)
+    if result.regions is not None:
+        found = result.regions
+        print(
+            f"region theorem: mean d_B {found.mean_d_b:.4g}, mean d_D {found.mean_d_d:.4g}; certified at {result.eps:.4g}: "
+            f"{found.certified:.2%} of the points; exact distance on {found.exact:.2%}"
+        )
     print(f"records: {plain.records}")
     return 0

@@ -26,6 +26,8 @@ class EvaluateConfig:
     """How many test points are attacked, from the first; the test error is of all of them."""
     attack: str = "pgd"
     """The attack, with parameters if wanted: "pgd(steps=40, restarts=10)"."""
+    regions: bool = True
+    """Also mean d_B and d_D, and the share of points that the region theorem certifies at eps."""
     batch: int = 500
     """Points attacked together."""
     out: Path | None = None

@@ -16,7 +16,7 @@ from relucert.core.store import RecordStore
 from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import RadiusConfig
-from relucert.evaluation.evaluate import check_fit
+from relucert.evaluation.fit import check_fit
 from relucert.evaluation.stream import Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
