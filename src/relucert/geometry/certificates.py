@@ -56,6 +56,46 @@ def certified_distance(
         return min(float(np.float64(reached) / length) * (1.0 - 4.0 * EPS), LARGEST)
 
 
+def certified_distances(
+    rows: Array, limits: Array, multipliers: Array, paid: Array, x: Array, rooms: tuple[Array, Array], p: float
+) -> Array:
+    """Return the bounds (n,) of many problems, rows (n, m, d), limits and multipliers (n, m), x and rooms (n, d).
+
+    `paid` (n, d), at least 0, says which part of the combined row the box pays for; the best is not looked for.
+
+    >>> whole = np.full((1, 2), math.inf)
+    >>> rows, limits, multipliers = -np.eye(2)[None], np.array([[-3.0, -4.0]]), np.array([[3.0, 4.0]])
+    >>> certified_distances(rows, limits, multipliers, np.zeros((1, 2)), np.zeros((1, 2)), (whole, whole), 2.0).round(9)
+    array([5.])
+    """
+    count, size = rows.shape[1:]
+    scale = np.maximum(np.abs(multipliers).max(1, initial=0.0), UNDERFLOW)[:, None]
+    multipliers, paid = multipliers / scale, paid / scale
+    row = (multipliers[:, None] @ rows)[:, 0]
+    absolute = np.abs(multipliers)
+    magnitude = (absolute[:, None] @ np.abs(rows))[:, 0]
+    error = (count + 8) * EPS * magnitude + UNDERFLOW
+    known = np.where(np.isfinite(limits) & (multipliers != 0.0), limits, 0.0)
+    gain = (multipliers * ((rows @ x[..., None])[..., 0] - known)).sum(1)
+    gain -= (count + size + 8) * EPS * ((magnitude * np.abs(x)).sum(1) + (absolute * np.abs(known)).sum(1)) + UNDERFLOW
+    below, above = rooms
+    room = np.where(row > error, below, np.where(row < -error, above, np.maximum(below, above))) * (1.0 + 2.0 * EPS)
+    weights = (np.abs(row) + error) * (1.0 + 2.0 * EPS)
+    slop = (size + 16) * EPS
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        never = gain > (weights * room).sum(1) * (1.0 + slop)
+        keep = np.where(np.isfinite(room), np.maximum(weights - paid, 0.0), weights)
+        cost = np.where(keep < weights, (weights - keep) + EPS * weights, 0.0)
+        spent = np.where(cost > 0.0, cost * room, 0.0).sum(1)
+        reached = gain - spent - slop * (np.abs(gain) + spent)
+        top = np.maximum(keep.max(1, initial=0.0), UNDERFLOW)
+        q = dual(p)
+        length = top if math.isinf(q) else top * ((keep / top[:, None]) ** q).sum(1) ** (1.0 / q)
+        bound = np.minimum(reached / (length * (1.0 + 4.0 * slop)) * (1.0 - 4.0 * EPS), LARGEST)
+    bound = np.where(reached > 0.0, bound, 0.0)
+    return np.where(never & (gain > 0.0), math.inf, np.nan_to_num(bound, nan=0.0))
+
+
 def single_row(
     rows: Array, limits: Array, multipliers: Array, x: Array, rooms: tuple[Array, Array]
 ) -> tuple[Array, Array, float]:

@@ -56,6 +56,46 @@ def certified_empty(
     return _empty_exactly(rows, limits, multipliers, signed, open_columns, x, rooms)
 
 
+def certified_empties(
+    rows: Array, limits: Array, multipliers: Array, equal: NDArray[np.intp], x: Array
+) -> NDArray[np.bool_]:
+    """Return for many problems (n,) without a box whether multipliers near the given ones prove that there is no point.
+
+    rows (n, m, d), limits and multipliers (n, m), x (n, d); row `equal` (n,) is an equality. Only the d + 1 largest multipliers
+    are used, the number that a proof needs in general; where it needs fewer, `certified_empty` is asked.
+
+    >>> line = np.array([[[1.0], [-1.0]]])
+    >>> certified_empties(line, np.array([[0.0, -1.0]]), np.ones((1, 2)), np.array([1]), np.zeros((1, 1)))
+    array([ True])
+    """
+    count, many, size = rows.shape
+    chosen = np.argsort(-np.abs(multipliers), axis=1)[:, : size + 1]
+    if many <= size:
+        return np.zeros(count, dtype=bool)
+    rows = np.take_along_axis(rows, chosen[..., None], 1)
+    y, known = np.take_along_axis(multipliers, chosen, 1), np.take_along_axis(limits, chosen, 1)
+    usable = np.isfinite(known).all(1) & np.isfinite(y).all(1) & y.any(1)
+    rows, y, known, x, free = (part[usable] for part in (rows, y, known, x, chosen == equal[:, None]))
+    y = y / np.abs(y).max(1, initial=UNDERFLOW)[:, None]
+    row, absolute = (y[:, None] @ rows)[:, 0], np.abs(y)
+    magnitude = (absolute[:, None] @ np.abs(rows))[:, 0]
+    off = np.abs(row) + (size + 9) * EPS * magnitude + UNDERFLOW
+    sizes = (np.abs(rows) @ np.abs(x)[..., None])[..., 0] + np.abs(known)
+    gain = (y * ((rows @ x[..., None])[..., 0] - known)).sum(1)
+    gain -= (2 * size + 9) * EPS * (absolute * sizes).sum(1) + UNDERFLOW
+    columns = rows.transpose(0, 2, 1)
+    inverse = np.linalg.pinv(columns)
+    defect = np.abs(columns @ inverse - np.eye(size)) + (size + 9) * EPS * (np.abs(columns) @ np.abs(inverse))
+    worst = defect.sum(2).max(1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        change = np.abs(inverse).sum(2).max(1) * off.max(1) / (1.0 - worst) * (1.0 + 8.0 * (size + 2) * EPS)
+        signs = (free | (y > change[:, None])).all(1)
+        proved = (worst < 0.5) & signs & (gain > change * sizes.sum(1) * (1.0 + (2 * size + 17) * EPS))
+    out = np.zeros(count, dtype=bool)
+    out[usable] = proved
+    return out
+
+
 def _correction(columns: Array, errors: Array) -> float:
     """Bound some change of the multipliers y (n,) after which columns (k, n) times y vanishes; now it is at most `errors` (k,).
 

@@ -16,6 +16,8 @@ from relucert.geometry.polytope import Box, Polytope
 
 ENOUGH = 2.0**-10  # the radius to look for among many coordinates, where the largest takes long to find
 FLAT = 1e-9  # a slack, of rows of norm 1, that passes for 0
+CLEAR = 1e-7  # a slack, of rows of norm 1, in parts of the sizes involved, that is none of rounding
+PUSHED = 8  # steps towards the interior that are worth a linear program
 PARALLEL = 1e-7  # the part of a row, of norm about 1, along the plane of the face that passes for rounding
 
 
@@ -87,6 +89,40 @@ def interior_point(
     slack = np.full(faces.count, np.inf)
     slack[faces.places] = own
     return InteriorPoint(point=point, slack=slack, radius=float(found[-1]))
+
+
+def pushed_inside(start: Array, row: Array, rows: Array, offsets: Array, box: tuple[Array, Array]) -> Array | None:
+    """Return a point of the plane of `row` through `start` with clearly rows z + offsets > 0 and between the sides, if easy.
+
+    Some steps up the slope of the sum of the logarithms of all slacks, each half way to the nearest side; None if that leads
+    nowhere, which says nothing. rows (n, d), offsets (n,), row and start (d,).
+
+    >>> pushed_inside(np.zeros(2), np.array([1.0, 0.0]), np.eye(2), np.array([1.0, 0.0]), (-np.ones(2), np.ones(2))) is not None
+    True
+    """
+    open_ = rows.any(1)
+    up, down = np.isfinite(box[1]), np.isfinite(box[0])
+    unit = np.eye(len(start))
+    every = np.concatenate((rows[open_], -unit[up], unit[down]))
+    away = np.concatenate((offsets[open_], box[1][up], -box[0][down]))
+    norms = np.sqrt(np.einsum("ij,ij->i", every, every))
+    every, away = every / norms[:, None], away / norms
+    normal = row / np.sqrt(row @ row)
+    flat = every - np.outer(every @ normal, normal)
+    least = CLEAR * (1.0 + np.abs(start).max() + np.abs(away))
+    point = start
+    for _ in range(PUSHED):
+        slack = every @ point + away
+        if bool((slack > least).all()):
+            return point
+        slope = (1.0 / np.maximum(slack, least)) @ flat
+        change = flat @ slope
+        falling = change < 0.0
+        far = float(
+            (np.maximum(slack, 0.0)[falling] / -change[falling]).min(initial=1.0 / max(np.abs(slope).max(), 1e-300))
+        )
+        point = point + 0.5 * far * slope
+    return None
 
 
 def _shrunk(polytope: Polytope, equal: HalfSpaces, widths: Array, near: Array) -> Array | None:

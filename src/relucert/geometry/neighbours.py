@@ -8,9 +8,8 @@ bound on how far from x anything can be that lies behind it in this region,
 When a region is entered at key k, the ball of radius k is covered by explored regions without a change of decision: a
 straight path to the nearest change first leaves their union through a face, or meets a decision hyperplane inside. So the
 smallest open key is a lower bound, and it never falls. It is found lazily: a key is first the free distance, when it comes
-up that within the box, and (for small networks) that to the facet itself, by a linear or quadratic program with a proved
-bound; a hyperplane is dropped only if that proves that it is no facet. Then a face is crossed, and what comes up as a
-decision hyperplane is the answer if the network changes its decision just behind it.
+up that within the box. Then a face is crossed, and what comes up as a decision hyperplane is the answer if the network
+changes its decision just behind it. Small networks go further, to the facets themselves (`facets`).
 
 Everything is computed in float64. Margins are reduced by a bound on their rounding errors, distances by `SAFETY` of
 themselves, a thousand times what rounding does to the rows.
@@ -19,7 +18,7 @@ themselves, a thousand times what rounding does to the rows.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,27 +29,49 @@ from relucert.core.ball import Ball
 from relucert.geometry.crossing import patterns_beyond
 from relucert.geometry.distances import decision_rows, face_distances
 from relucert.geometry.hyperplane import hyperplane_distance
-from relucert.geometry.interior import InteriorPoint, interior_point
-from relucert.geometry.polytope import Polytope
 from relucert.geometry.region import Faces, LinearRegion
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 
 SAFETY = 1e-9
-FREE, BOXED, PROVED = 0, 1, 2  # how much a key knows: the free distance, that in the box, that to the facet
+FREE, BOXED = 0, 1  # how much a key knows: the free distance, that in the box
 BLOCK = 8  # hyperplanes of an example that learn their distance in the box together
+
+
+class Measured(NamedTuple):
+    """New regions of some examples: the margins at x and the rows of V, all with bounds on their rounding errors.
+
+    `margins` and `lead` are those of faces and decision hyperplanes, made smaller by what rounding may have added;
+    `raw_margins` and `raw_lead` are as computed; `class_rows` (batch, classes, *input).
+    """
+
+    region: LinearRegion
+    raw_margins: Float[Tensor, " batch faces"]
+    margins: Float[Tensor, " batch faces"]
+    raw_lead: Float[Tensor, " batch classes"]
+    lead: Float[Tensor, " batch classes"]
+    class_rows: Float[Tensor, " batch classes *input"]
 
 
 class Exploration:
     """The search of a batch of inputs; one pass of `advance` treats the smallest key of every open example."""
 
-    def __init__(
-        self, net: Network, witnesses: Witnesses, y: Tensor, p: float, box: Any, limit: float, facets: bool, budget: int
-    ):
-        self.net, self.witnesses, self.y, self.p, self.limit, self.facets = net, witnesses, y, p, limit, facets
+    def __init__(self, net: Network, witnesses: Witnesses, y: Tensor, p: float, box: Any, limit: float, budget: int):
+        self.net, self.witnesses, self.y, self.p, self.limit = net, witnesses, y, p, limit
         self.budget = budget
         self.x = witnesses.x.double()
         self.low, self.high = Ball(p, math.inf, box).bounds(self.x)
+        self.tolerance = 1e-6 if witnesses.x.dtype == torch.float64 else 1e-4
+        count = len(self.x)
+        self.seen: list[set[bytes]] = [set() for _ in range(count)]
+        self.lower = self.x.new_zeros(count)
+        self.open = torch.ones(count, dtype=torch.bool)
+        with torch.no_grad():
+            self._begin()
+            self._enter(torch.arange(count), LinearRegion.at(net, self.x).patterns, self.x.new_zeros(count))
+
+    def _begin(self) -> None:
+        """Prepare to store regions."""
         count = len(self.x)
         self.faces: tuple[Faces, ...] = ()
         self.patterns: list[Tensor] = []  # (batch, regions, *shape) for every switching node
@@ -58,13 +79,6 @@ class Exploration:
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
         self.margins = self.x.new_zeros(count, 0, 0)
         self.void = torch.zeros(count, 0, 0, dtype=torch.bool)  # faces without a direction
-        self.seen: list[set[bytes]] = [set() for _ in range(count)]
-        self.facet_points: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
-        self.polytopes: dict[tuple[int, int], tuple[Polytope, Any, Any]] = {}
-        self.lower = self.x.new_zeros(count)
-        self.open = torch.ones(count, dtype=torch.bool)
-        everyone = torch.arange(count)
-        self._enter(everyone, LinearRegion.at(net, self.x).patterns, self.x.new_zeros(count))
 
     def run(self) -> None:
         """Go on until every example is solved, stuck, or has used up its regions."""
@@ -86,56 +100,55 @@ class Exploration:
         level = self.level[index, region, entry]
         decision = entry >= count - self.net.classes
         self._learn_box(index[level == FREE], region[level == FREE])
-        boxed = level == BOXED
-        pick = boxed & decision
+        pick = (level == BOXED) & decision
         self._meet_decision(index[pick], region[pick], entry[pick])
-        if self.facets:
-            pick = boxed & ~decision
-            self._learn_facets(index[pick], region[pick], entry[pick])
-            pick = (level == PROVED) & ~decision
-        else:
-            pick = boxed & ~decision
+        pick = (level == BOXED) & ~decision
         self._cross(index[pick], region[pick], entry[pick], key[pick])
-        pick = (level == PROVED) & decision
-        self._end_at_facet(index[pick], region[pick], entry[pick])
 
     # A new region.
 
-    def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
-        """Add a region of some examples: the keys of all its hyperplanes, and a witness if one is near."""
+    def _measure(self, index: Tensor, patterns: list[Tensor]) -> Measured:
+        """The margins of new regions of some examples, and of the classes."""
         region = LinearRegion(self.net, patterns, len(index))
-        x = self.x[index]
+        x, y = self.x[index], self.y[index]
         places = [faces.source for faces in region.faces]
         last = len(self.net.graph) - 1
         values, errors = region.map.values_with_errors(x, [*places, last])
         margins = region.margins_of([values[place] for place in places], x)
         slack = _face_errors(region, [errors[place] for place in places], x)
         logits = values[last]
-        y = self.y[index]
         lead = logits.gather(1, y[:, None]) - logits
         lead_slack = errors[last].gather(1, y[:, None]) + errors[last]
-        rows = decision_rows(region, y)
-        own = torch.nn.functional.one_hot(y, self.net.classes).bool()
-        if self.keys.shape[1] == 0:  # x lies in its own region, with its own class: what is below zero is rounding
-            margins, lead = margins.clamp(min=0), lead.clamp(min=0)
-        face_margins = margins.sign() * (margins.abs() - slack).clamp(min=0)
-        lead = lead.sign() * (lead.abs() - lead_slack).clamp(min=0)
-        faces = face_distances(region, face_margins, self.p, self.budget) * (1 - SAFETY)
-        classes = hyperplane_distance(
-            x, rows, lead, self.p, (self.low[index], self.high[index]), point=False, budget=self.budget
-        ).distance.mul(1 - SAFETY)
-        classes = classes.masked_fill(own, math.inf)
+        inner, ahead = margins, lead
+        if not self.seen[int(index[0])]:  # x lies in its own region, with its own class: what is below zero is rounding
+            inner, ahead = margins.clamp(min=0), lead.clamp(min=0)
+        inner = inner.sign() * (inner.abs() - slack).clamp(min=0)
+        ahead = ahead.sign() * (ahead.abs() - lead_slack).clamp(min=0)
+        return Measured(region, margins, inner, lead, ahead, decision_rows(region, y))
+
+    def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
+        """Add a region of some examples: the keys of all its hyperplanes, and a witness if one is near."""
+        found = self._measure(index, patterns)
+        rows, lead = found.class_rows, found.lead
+        faces = face_distances(found.region, found.margins, self.p, self.budget) * (1 - SAFETY)
+        box = (self.low[index], self.high[index])
+        classes = hyperplane_distance(self.x[index], rows, lead, self.p, box, budget=self.budget).distance
+        classes = classes.mul(1 - SAFETY).masked_fill(self._own(index), math.inf)
         distance = torch.cat([faces, classes], 1)
         level = torch.full(distance.shape, FREE, dtype=torch.int8)
         level[:, faces.shape[1] :] = BOXED
-        ahead = torch.cat([face_margins, lead], 1)
-        self._store(index, region, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
+        ahead = torch.cat([found.margins, lead], 1)
+        self._store(index, found.region, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
         # The nearest decision hyperplane may do.
         nearest = classes.argmin(1)
         near = classes.gather(1, nearest[:, None])[:, 0] < self.witnesses.distance[index].double()
         chosen = nearest[near]
         here = torch.arange(len(index))[near]
         self.witnesses.beyond(index[near], rows[here, chosen], lead[here, chosen])
+
+    def _own(self, index: Tensor) -> Bool[Tensor, " rows classes"]:
+        """Which class is the example's own."""
+        return torch.nn.functional.one_hot(self.y[index], self.net.classes).bool()
 
     def _store(
         self, index: Tensor, region: LinearRegion, keys: Tensor, level: Tensor, margins: Tensor, void: Tensor
@@ -150,12 +163,12 @@ class Exploration:
             return layer if old.shape[1] == 0 else torch.cat([old, layer], 1)
 
         self.keys = grown(self.keys, keys, math.inf)
-        self.level = grown(self.level, level, PROVED)
+        self.level = grown(self.level, level, BOXED)
         self.margins = grown(self.margins, margins, 0.0)
         self.void = grown(self.void, void, True)
         before = self.patterns or [pattern[:0, None].new_zeros(count, 0) for pattern in region.patterns]
         self.patterns = [grown(old, new, 0) for old, new in zip(before, region.patterns, strict=True)]
-        for b, name in zip(index.tolist(), _names(region.patterns, len(index)), strict=True):
+        for b, name in zip(index.tolist(), names(region.patterns, len(index)), strict=True):
             self.seen[b].add(name)
 
     def _regions(self, index: Tensor, region: Tensor) -> LinearRegion:
@@ -184,82 +197,19 @@ class Exploration:
         self.keys[at] = torch.maximum(found, near)[real]
         self.level[at] = BOXED
 
-    def _learn_facets(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
-        """The distances to facets, or proofs that there is none."""
-        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
-            polytope, rows, offsets = self._polytope(b, r)
-            found = polytope.distance(self.x[b].flatten().numpy(), E=rows[e], e=-offsets[e], p=self.p)
-            self.keys[b, r, e] = max(float(self.keys[b, r, e]), found.lower * (1 - SAFETY))
-            self.level[b, r, e] = PROVED
-            if found.point is not None:
-                self.facet_points[b, r, e] = found.point
-
-    def _polytope(self, b: int, r: int) -> tuple[Polytope, Any, Any]:
-        """A region as inequalities: oriented rows and offsets of its faces, then of its decision hyperplanes."""
-        if (b, r) not in self.polytopes:
-            one = self._regions(torch.tensor([b]), torch.tensor([r]))
-            faces = one.rows(torch.arange(one.count)[None])[0].flatten(1)
-            classes = decision_rows(one, self.y[b : b + 1])[0].flatten(1)
-            values, logits = one.values(self.x[b : b + 1])
-            margins = one.margins_of(values, self.x[b : b + 1])[0]
-            lead = (logits[:, self.y[b]][:, None] - logits)[0]
-            rows = torch.cat([faces, classes]).numpy()
-            offsets = (torch.cat([margins, lead]) - torch.cat([faces, classes]) @ self.x[b].flatten()).numpy()
-            real = (~self.void[b, r]).numpy()
-            box = (self.low[b].flatten().numpy(), self.high[b].flatten().numpy())
-            self.polytopes[b, r] = (Polytope(-rows[: one.count][real], offsets[: one.count][real], box), rows, offsets)
-        return self.polytopes[b, r]
-
     # What a key leads to.
 
     def _meet_decision(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
-        """A decision hyperplane comes up: if the network changes its decision just behind it, that is the answer."""
+        """A decision hyperplane comes up: if the network changes its decision just behind it, that is the answer.
+
+        If not, nobody knows whether this region has such a point, and the interval stays open.
+        """
         if len(index) == 0:
             return
         classes = entry - (self.keys.shape[2] - self.net.classes)
-        rows = self._class_rows(index, region, classes)
+        rows = decision_rows(self._regions(index, region), self.y[index])[torch.arange(len(index)), classes]
         self.witnesses.beyond(index, rows, self.margins[index, region, entry])
-        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
-            if float(self.witnesses.distance[b]) * (1 - _tolerance(self.witnesses.x.dtype)) <= float(
-                self.keys[b, r, e]
-            ):
-                self.open[b] = False
-            elif self.facets:
-                self._learn_facets(*(torch.tensor([part]) for part in (b, r, e)))
-            else:
-                self.open[b] = False  # whether this region has such a point is not known: the interval stays open
-
-    def _end_at_facet(self, index: Tensor, region: Tensor, entry: Tensor) -> None:
-        """The nearest point of a decision hyperplane in its region is the nearest open thing: nothing can be nearer."""
-        for b, r, e in zip(index.tolist(), region.tolist(), entry.tolist(), strict=True):
-            self.open[b] = False
-            point = self.facet_points.get((b, r, e))
-            if point is None:
-                continue
-            classes = torch.tensor([e - (self.keys.shape[2] - self.net.classes)])
-            at = torch.tensor([b])
-            rows = self._class_rows(at, torch.tensor([r]), classes)
-            start = torch.from_numpy(point).reshape(1, *self.net.input_shape)
-            self.witnesses.around(at, start, rows)
-            inner = self._inside(b, r, e)
-            if inner is not None:  # towards the interior of the facet, so that the push stays in the region
-                middle = torch.from_numpy(inner.point).reshape(start.shape)
-                for share in (1e-8, 1e-7, 1e-6, 1e-5):
-                    self.witnesses.around(at, start + share * (middle - start), rows)
-
-    def _class_rows(self, index: Tensor, region: Tensor, classes: Tensor) -> Float[Tensor, " rows *input"]:
-        """The rows of one decision hyperplane an example."""
-        rows = decision_rows(self._regions(index, region), self.y[index])
-        return rows[torch.arange(len(index)), classes]
-
-    def _inside(self, b: int, r: int, e: int) -> InteriorPoint | None:
-        """A point in the relative interior of a facet, with the slack of every face that has a direction."""
-        polytope, rows, offsets = self._polytope(b, r)
-        box = (polytope.lower, polytope.upper)
-        real = (~self.void[b, r]).nonzero()[:, 0].numpy()
-        return interior_point(
-            -rows[real], offsets[real], rows[e], -offsets[e], box, near=self.facet_points.get((b, r, e))
-        )
+        self.open[index] = False
 
     def _cross(self, index: Tensor, region: Tensor, entry: Tensor, key: Tensor) -> None:
         """Enter the regions behind some faces, unless they are known or there may be no more."""
@@ -275,21 +225,28 @@ class Exploration:
         if len(index) == 0:
             return
         old = old.restrict((~known_there).nonzero()[:, 0])
-        points, rows, may_flip = self._face_points(index, region, entry, old)
+        rows = old.rows(entry[:, None])
+        margins = self.margins[index, region].gather(1, entry[:, None])
+        box = (self.low[index], self.high[index])
+        found = hyperplane_distance(self.x[index], rows, margins, self.p, box, point=True)
+        assert found.point is not None
+        points, rows = found.point[:, 0], rows[:, 0]
+        may_flip = self.void[index, region]
+        may_flip[torch.arange(len(index)), entry] = True
         # Where the box has no width there is no step: units that meet on the box alone are left together.
         wide = self.high[index] > self.low[index]
         patterns = patterns_beyond(self.net.graph, points, -rows * wide)
         # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
         # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        known = _only_these(old, patterns, may_flip)
+        known = only_these(old, patterns, may_flip)
         self.open[index[~known]] = False
         index, region, entry, key = (part[known] for part in (index, region, entry, key))
         patterns = [pattern[known] for pattern in patterns]
         if len(index) == 0:
             return
         self.keys[index, region, entry] = math.inf
-        names = _names(patterns, len(index))
-        new = torch.tensor([name not in self.seen[b] for b, name in zip(index.tolist(), names, strict=True)])
+        behind = names(patterns, len(index))
+        new = torch.tensor([name not in self.seen[b] for b, name in zip(index.tolist(), behind, strict=True)])
         if bool(new.any()):
             self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
 
@@ -308,37 +265,14 @@ class Exploration:
                 flat[mine, entry[mine] - start] ^= True
                 single[mine] = True
             start += faces.count
-        names = _names(flipped, len(index))
+        flat_names = names(flipped, len(index))
         seen = torch.tensor(
-            [name in self.seen[b] for b, name in zip(index.tolist(), names, strict=True)], dtype=torch.bool
+            [name in self.seen[b] for b, name in zip(index.tolist(), flat_names, strict=True)], dtype=torch.bool
         )
         return seen & single
 
-    def _face_points(
-        self, index: Tensor, region: Tensor, entry: Tensor, old: LinearRegion
-    ) -> tuple[Float[Tensor, " rows *input"], Float[Tensor, " rows *input"], Bool[Tensor, " rows faces"]]:
-        """A point of every face, in its interior if possible, its row, and the faces that may be left together with it."""
-        points = self.x[index].clone()
-        rows = old.rows(entry[:, None])
-        may_flip = self.void[index, region]
-        may_flip[torch.arange(len(index)), entry] = True
-        if not self.facets:
-            margins = self.margins[index, region].gather(1, entry[:, None])
-            box = (self.low[index], self.high[index])
-            found = hyperplane_distance(self.x[index], rows, margins, self.p, box, point=True)
-            assert found.point is not None
-            points = found.point[:, 0]
-        if self.facets:
-            for i, (b, r, e) in enumerate(zip(index.tolist(), region.tolist(), entry.tolist(), strict=True)):
-                inner = self._inside(b, r, e)
-                if inner is not None:
-                    points[i] = torch.from_numpy(inner.point).reshape(self.net.input_shape)
-                    real = (~self.void[b, r]).nonzero()[:, 0]
-                    may_flip[i, real[torch.from_numpy(inner.slack == 0)]] = True
-        return points, rows[:, 0], may_flip
 
-
-def _only_these(
+def only_these(
     region: LinearRegion, patterns: list[Tensor], may_flip: Bool[Tensor, " batch faces"]
 ) -> Bool[Tensor, " batch"]:
     """Whether patterns differ from those of the region only at faces that may be left."""
@@ -363,14 +297,10 @@ def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float
     return torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
 
 
-def _names(patterns: list[Tensor], count: int) -> list[bytes]:
+def names(patterns: list[Tensor], count: int) -> list[bytes]:
     """The activation patterns as names that can be compared."""
     if not patterns:
         return [b""] * count
     flat = [p.flatten(1).to(torch.uint8 if p.dtype == torch.bool else torch.int32).numpy() for p in patterns]
     packed = [np.packbits(part, axis=1) if part.dtype == np.uint8 else part.view(np.uint8) for part in flat]
     return [b"".join(part[i].tobytes() for part in packed) for i in range(count)]
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    return 1e-6 if dtype == torch.float64 else 1e-4

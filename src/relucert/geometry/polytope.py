@@ -25,6 +25,7 @@ from relucert.geometry.farkas import certified_empty
 from relucert.geometry.half_spaces import HalfSpaces, half_spaces, hyperplanes
 from relucert.geometry.least_distance import Nearest, least_distance
 from relucert.geometry.linear_distance import MaximumSolver, TaxicabSolver
+from relucert.geometry.linear_program import LinearProgram
 from relucert.geometry.power_distance import power_distance
 
 SMALL = 8192  # entries of G up to which the solvers see all rows
@@ -99,6 +100,34 @@ class Polytope:
             return _NOWHERE
         with np.errstate(over="ignore", invalid="ignore"):  # beyond the range of floats nothing is proved or feasible
             return _Question(self, equal, point, p).answer()
+
+    def proved_empty(self, E: ArrayLike, e: ArrayLike) -> bool:
+        """Return whether a linear program for the least violation of the rows proves that no z of the polytope has E z = e.
+
+        For faces that are nearly empty, of which `distance` says "unknown".
+        """
+        equal = hyperplanes(E, e, self.size)
+        if self.faces.contradictory or equal.contradictory:
+            return True
+        if not (self.faces.exact and equal.exact):
+            return False
+        rows = np.concatenate((equal.rows, -equal.rows, self.faces.rows))
+        limits = np.concatenate((equal.limits, -equal.limits, self.faces.limits))
+        cost = np.append(np.zeros(self.size), 1.0)
+        low, high = np.append(self.lower, 0.0), np.append(self.upper, np.inf)
+        every = np.append(rows, np.full((len(rows), 1), -1.0), axis=1)
+        best = LinearProgram(cost, low, high, rows=every, row_low=np.full(len(rows), -np.inf), row_high=limits).solve()
+        if best is None:
+            return False
+        count = len(equal.rows)
+        every_multiplier = best.multipliers.clip(min=0.0)
+        multipliers = np.concatenate(
+            (every_multiplier[:count] - every_multiplier[count : 2 * count], every_multiplier[2 * count :])
+        )
+        centre = best.x[:-1].clip(self.lower, self.upper)
+        rooms = (centre - self.lower) * (1.0 + EPS), (self.upper - centre) * (1.0 + EPS)
+        own = np.concatenate((equal.rows, self.faces.rows)), np.concatenate((equal.limits, self.faces.limits))
+        return certified_empty(*own, multipliers, count, centre, rooms)
 
 
 _NOWHERE = PolytopeDistance(lower=math.inf, point=None, upper=math.inf, status="infeasible")

@@ -22,6 +22,7 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
+from relucert.geometry.facets import FacetExploration
 from relucert.geometry.neighbours import Exploration
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
@@ -76,7 +77,8 @@ class Region(Method):
             mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides))
             box = tuple(side.double() for side in (mine.lower, mine.upper))
             limit = math.inf if self.regions is None else float(self.regions)
-            search = Exploration(double, mine, y[right], p, box, limit, self._programs(double), self.budget // 2)
+            kind = FacetExploration if self._programs(double) else Exploration
+            search = kind(double, mine, y[right], p, box, limit, self.budget // 2)
             search.run()
             lower[right] = search.lower
             witnesses.point[right], witnesses.distance[right] = mine.point, mine.distance

@@ -45,13 +45,14 @@ class Witnesses:
         index: Int[Tensor, " rows"],
         rows: Float[Tensor, " rows *input"],
         margin: Float[Tensor, " rows"],
+        pushes: tuple[float, ...] = PUSHES,
     ) -> None:
         """Look just behind decision hyperplanes <w, z> + b = 0 with the given margins <w, x> + b, one an example.
 
         The hyperplane is moved away by a small part of the margin, a larger one as long as the network does not notice.
         """
         open_ = torch.arange(len(index), device=index.device)
-        for push in PUSHES:
+        for push in pushes:
             if len(open_) == 0:
                 return
             at = index[open_]
