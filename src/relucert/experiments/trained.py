@@ -1,0 +1,161 @@
+"""The networks of `results/`: how each was trained, and the page that compares them with the paper.
+
+    python -m relucert.experiments.trained train [NAME ...]     # those that are not there yet, or all the named ones
+    python -m relucert.experiments.trained evaluate             # figures of those that have none, then the page
+
+Training is resumable, evaluation keeps its records in the networks' folders, and the page is written from
+`evaluation.json` of every folder: nothing on it is typed by hand but what is quoted from the paper.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from relucert.core.atomic import write_atomically
+from relucert.core.errors import InvalidInput
+from relucert.evaluation.config import EvaluateConfig
+from relucert.evaluation.evaluate import evaluate
+from relucert.experiments.published import TABLE_1
+from relucert.training.config import TrainConfig
+from relucert.training.loop import train
+from relucert.training.progress import Terminal
+from relucert.training.run import MODEL_FILE
+
+FOLDER = Path("results")
+ATTACK = "pgd(steps=40, restarts=10)"
+POINTS = 1000
+FIGURES = "evaluation.json"
+
+#: data, model, scheme, norm, epochs
+RUNS: tuple[tuple[str, str, str, float, int], ...] = (
+    ("mnist", "fc1", "plain", math.inf, 20),
+    ("mnist", "fc1", "at", math.inf, 12),
+    ("mnist", "fc1", "mmr", math.inf, 50),
+    ("mnist", "fc1", "mmr+at", math.inf, 20),
+    ("mnist", "fc1", "at", 2.0, 10),
+    ("mnist", "fc1", "mmr", 2.0, 25),
+    ("fmnist", "fc1", "plain", math.inf, 15),
+    ("fmnist", "fc1", "at", math.inf, 10),
+    ("fmnist", "fc1", "mmr+at", math.inf, 16),
+    ("mnist", "cnn", "plain", math.inf, 10),
+    ("mnist", "cnn", "at", math.inf, 5),
+    ("mnist", "cnn", "mmr+at", math.inf, 8),
+)
+
+
+def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
+    """The runs by the names of their folders."""
+    found = {}
+    for data, model, scheme, p, epochs in RUNS:
+        name = f"{data}-{model}-{scheme}-{p:g}"
+        found[name] = TrainConfig(data=data, model=model, scheme=scheme, p=p, epochs=epochs, out=folder / name)
+    return found
+
+
+def command(config: TrainConfig) -> str:
+    """What trains a network of the list."""
+    return (
+        f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} "
+        f"--epochs {config.epochs} --out {config.folder}"
+    )
+
+
+def figures(name: str, config: TrainConfig) -> dict[str, Any]:
+    """What is known of a trained network: test error, PGD error and the region theorem in each norm it is judged in."""
+    file = config.folder / FIGURES
+    known = json.loads(file.read_text()) if file.exists() else {}
+    # A network of plain training is the counterpart of the others in both norms.
+    for p in (math.inf, 2.0) if config.scheme == "plain" else (config.p,):
+        key = f"{p:g}"
+        if key not in known:
+            found = evaluate(
+                EvaluateConfig(model=config.folder, data=config.data, p=p, points=POINTS, attack=ATTACK),
+            )
+            known[key] = found.to_json()
+            write_atomically(file, json.dumps(known, indent=2) + "\n")
+            print(f"{name} l_{p:g}: test error {found.test_error:.2%}, PGD error {found.robust_error:.2%}", flush=True)
+    return known
+
+
+def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# Trained networks",
+        "",
+        "Written by `python -m relucert.experiments.trained evaluate`. TE: test error on the whole test set. PGD: share of the "
+        f"first {POINTS} test points that are misclassified or broken by `{ATTACK}` within eps, a lower bound of the robust "
+        "error. Paper: TE and lower bound (LB) of the same cell of Table 1, trained for 100 epochs. d_B, d_D: mean distances "
+        "to the boundary of the linear region and to the decision hyperplanes (correctly classified points). Exact: share of "
+        "the correctly classified points whose distance to the nearest change of decision the region theorem gives exactly; "
+        "certified: share of the points that it proves correct within eps. Both come from the point's own linear region "
+        "alone, in the box; other bounds prove more. All in percent but eps and distances.",
+        "",
+        "| data | net | scheme | norm, eps | epochs | TE | paper | PGD | paper LB | mean d_B | mean d_D | exact | certified |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for config, found in known.values():
+        for key, one in found.items():
+            p = float(key)
+            quoted = TABLE_1.get((config.data, config.model, config.scheme, p))
+            regions = one["regions"]
+            cells = [
+                config.data, config.model, config.scheme, f"l_{key}, {one['eps']:.4g}", str(config.epochs),
+                f"{100 * one['test_error']:.2f}", "" if quoted is None else f"{quoted.test_error:.2f}",
+                f"{100 * one['robust_error']:.1f}", "" if quoted is None else f"{quoted.lower:.1f}",
+                f"{regions['mean_d_b']:.2g}", f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}",
+                f"{100 * regions['certified']:.1f}",
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "## What MMR does to the linear regions", "", *_pairs(known), "", "## Commands", ""]
+    lines += ["```", *(command(config) for config, _ in known.values()), "```", ""]
+    return "\n".join(lines)
+
+
+def _pairs(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
+    """Plain training against MMR, pair by pair: how much larger the regions are."""
+    lines = [
+        "| data | net | norm | scheme | mean d_B, plain | mean d_B | factor | exact, plain | exact |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for config, found in known.values():
+        plain = known.get(f"{config.data}-{config.model}-plain-inf")
+        if plain is None or not config.scheme.startswith("mmr"):
+            continue
+        key = f"{config.p:g}"
+        before, after = plain[1][key]["regions"], found[key]["regions"]
+        factor = after["mean_d_b"] / before["mean_d_b"]
+        lines.append(
+            f"| {config.data} | {config.model} | l_{key} | {config.scheme} | {before['mean_d_b']:.2g} | "
+            f"{after['mean_d_b']:.2g} | {factor:.0f} | {before['exact']:.1%} | {after['exact']:.1%} |"
+        )
+    return lines
+
+
+def main(arguments: list[str]) -> None:
+    """Train what is missing, or evaluate what is there and write the page."""
+    known = configurations()
+    verb, names = (arguments[0] if arguments else "", arguments[1:])
+    if verb not in ("train", "evaluate") or not set(names) <= set(known):
+        raise InvalidInput(
+            f"usage: train [NAME ...] or evaluate, where NAME is one of {', '.join(known)}; found {' '.join(arguments)!r}"
+        )
+    if verb == "train":
+        for name in names or known:
+            train(known[name], Terminal())
+        return
+    there = {name: config for name, config in known.items() if (config.folder / MODEL_FILE).exists()}
+    found = {name: (config, figures(name, config)) for name, config in there.items()}
+    write_atomically(FOLDER / "README.md", page(found))
+    missing = [name for name in known if name not in there]
+    print(
+        f"{FOLDER / 'README.md'} has {len(found)} networks"
+        + (f"; not trained yet: {', '.join(missing)}" if missing else "")
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
