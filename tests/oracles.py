@@ -92,7 +92,14 @@ def _least_squares_distance(a: Array, b: Array) -> Array:
     target[-1] = 1.0
     weights, _ = nnls(np.vstack([a.T, b[None]]), target, maxiter=100 * len(b))
     residual = np.vstack([a.T, b[None]]) @ weights - target
-    return -residual[:-1] / residual[-1]
+    if residual[-1] == 0.0:
+        return np.full(a.shape[1], math.inf)
+    step = -residual[:-1] / residual[-1]
+    # The same once more from the rows that bind, which is accurate to the last digits where it is right at all.
+    binding = np.flatnonzero(weights)
+    again = np.asarray(np.linalg.lstsq(a[binding], b[binding], rcond=None)[0], dtype=np.float64)
+    better = float((b - a @ again).max()) <= max(float((b - a @ step).max()), 1e-14)
+    return again if better and np.linalg.norm(again - step) <= 1e-6 * np.linalg.norm(step) else step
 
 
 def _dual_bound(a: Array, b: Array, d: Array, p: float) -> float:
@@ -193,6 +200,142 @@ def box_sides(box: Any, x: Tensor) -> tuple[Array, Array]:
     shape = x.shape[1:]
     ends = (torch.as_tensor(end, dtype=torch.float64).expand(shape).flatten().numpy().copy() for end in (low, high))
     return tuple(ends)  # type: ignore[return-value]
+
+
+# The linear pieces of any network near a point.
+
+#: (rows, limits, step, length): the cell rows d >= limits of steps d, with its shortest step in l2.
+Cell = tuple[Array, Array, Array, float]
+FARTHEST = 1e6
+
+
+def _cut(cell: Cell, row: Array, limit: float, bound: float) -> Cell | None:
+    """A cell with one row more, None if that leaves no step of at most `bound` in l2."""
+    rows, limits, step, length = cell
+    norm = float(np.linalg.norm(row))
+    if norm < 1e-13:
+        return cell if limit <= 1e-12 else None
+    row, limit = row / norm, limit / norm
+    if limit > bound:
+        return None
+    rows, limits = np.vstack([rows, row]), np.append(limits, limit)
+    if row @ step >= limit:
+        return rows, limits, step, length
+    step = _least_squares_distance(rows, limits)
+    length = float(np.linalg.norm(step))
+    fits = bool(np.isfinite(step).all()) and float((limits - rows @ step).max()) <= 1e-7 * max(1.0, length)
+    return (rows, limits, step, length) if fits and length <= bound * (1 + 1e-9) else None
+
+
+def pieces(net: Network, centre: Array, cell: Cell, bound: float) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """All linear pieces within l2 distance `bound` of the centre, like `regions`, of a network with any layers.
+
+    Every node's value is an affine function of the step as long as no unit on the way has more than one side left: units are
+    decided one by one, each side that leaves something of the cell.
+    """
+    nodes = net.graph.nodes
+
+    def down(index: int, values: dict[int, Tensor], cell: Cell) -> Iterator[tuple[Array, Array, Array, Array]]:
+        if index == len(nodes):
+            flat = values[index - 1].flatten(1).numpy()
+            yield cell[0], cell[1], flat[1:].T, flat[0]
+            return
+        node = nodes[index]
+        given = [values[i] for i in node.inputs]
+        if isinstance(node.op, Affine):
+            with torch.no_grad():
+                zero = node.op.apply(*(torch.zeros_like(part[:1]) for part in given))
+                constant = node.op.apply(*(part[:1] for part in given))
+                value = torch.cat([constant, node.op.apply(*(part[1:] for part in given)) - zero])
+            yield from down(index + 1, {**values, index: value}, cell)
+            return
+        flat = given[0].flatten(1).T.numpy()  # (units, 1 + inputs)
+        if isinstance(node.op, ReLU):
+            choices = [[(e, [e]), (node.op.slope * e, [-e])] for e in flat]
+        else:
+            assert isinstance(node.op, MaxPool2d)
+            choices = [_winners([flat[i] for i in window]) for window in _windows(node.op)]
+        for outputs, smaller in _decided(choices, cell, bound):
+            value = torch.from_numpy(np.stack(outputs, 1)).reshape(-1, *node.shape)
+            yield from down(index + 1, {**values, index: value}, smaller)
+
+    start = np.concatenate([centre[None], np.eye(len(centre))])
+    yield from down(1, {0: torch.from_numpy(start).reshape(-1, *net.input_shape)}, cell)
+
+
+def _winners(window: list[Array]) -> list[tuple[Array, list[Array]]]:
+    """The choices of a max pool: every different entry, where it is not below the others."""
+    different: list[Array] = []
+    for entry in window:
+        if not any(np.abs(entry - other).max() < 1e-14 for other in different):
+            different.append(entry)
+    return [(best, [best - other for other in different if other is not best]) for best in different]
+
+
+def _decided(
+    choices: list[list[tuple[Array, list[Array]]]], cell: Cell, bound: float, unit: int = 0
+) -> Iterator[tuple[list[Array], Cell]]:
+    """All ways to decide the units of a node from one on: their outputs, and what is left of the cell."""
+    if unit == len(choices):
+        yield [], cell
+        return
+    before: list[Array] = []
+    for output, conditions in choices[unit]:
+        if any(np.abs(output - other).max() < 1e-14 for other in before):
+            continue  # the same function: a dead unit is neither on nor off
+        smaller: Cell | None = cell
+        for condition in conditions:
+            smaller = None if smaller is None else _cut(smaller, condition[1:], -condition[0], bound)
+        if smaller is not None:
+            if len(choices[unit]) > 1 and all(np.linalg.norm(c[1:]) < 1e-13 for c in conditions):
+                before.append(output)
+            for rest, last in _decided(choices, smaller, bound, unit + 1):
+                yield [output, *rest], last
+
+
+def box_cell(centre: Array, sides: tuple[Array, Array]) -> Cell:
+    """The box as a cell."""
+    low, high = sides
+    size = len(centre)
+    rows = np.concatenate([np.eye(size)[np.isfinite(low)], -np.eye(size)[np.isfinite(high)]])
+    limits = np.concatenate([(low - centre)[np.isfinite(low)], (centre - high)[np.isfinite(high)]])
+    return rows, limits, np.zeros(size), 0.0
+
+
+def piecewise_distance(net: Network, x: Tensor, y: int, p: float, box: Any = None, near: Tensor | None = None) -> float:
+    """The distance for any p and any network, by a program for each linear piece and class; x (1, *input).
+
+    `near` (1, *input) is a point, believed only after the network was run on it: pieces farther away do not count.
+    """
+    centre = x.detach().double().flatten().numpy()
+    size = len(centre)
+    low, high = box_sides(box, x)
+    reach = _reach(net, x, y, p, low, high)
+    if near is not None and bool(near.isfinite().all()):
+        apart = near.double().flatten().numpy() - centre
+        with torch.no_grad():
+            assert int(net(near).argmax(1)) != y
+        reach = min(reach, float(np.linalg.norm(apart, p)))
+    widest = reach * max(1.0, size ** (0.5 - 1 / p)) if math.isfinite(reach) else FARTHEST
+    best = reach
+    for rows, limits, v, a in pieces(net, centre, box_cell(centre, (low, high)), widest):
+        for s in range(len(a)):
+            if s == y:
+                continue
+            every = np.vstack([rows, v[s] - v[y]]), np.append(limits, a[y] - a[s])
+            norms = np.linalg.norm(every[0], p / (p - 1) if p > 1 else math.inf, axis=1)
+            real = norms > 1e-13
+            if np.max(every[1][real] / norms[real], initial=0.0) < best * (1 + 1e-9):
+                best = min(best, polytope_distance(*every, p))
+    return best
+
+
+def own_faces(net: Network, x: Tensor, box: Any = None) -> tuple[Array, Array, int, Array, Array]:
+    """The piece that x lies in the interior of: rows d >= limits, how many of the first rows are the box's, V and a."""
+    centre = x.detach().double().flatten().numpy()
+    cell = box_cell(centre, box_sides(box, x))
+    rows, limits, v, a = next(pieces(net, centre, cell, 1e-12))
+    return rows, limits, len(cell[0]), v, a
 
 
 # Mixed-integer programs over the graph.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asserts import assert_around, assert_witness
-from oracles import enumerate_distances, mip_distance, small_fc
+from oracles import enumerate_distances, mip_distance, piecewise_distance, small_fc
 from relucert.geometry.theorem import Region
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
@@ -85,26 +85,38 @@ def test_more_regions_are_never_worse(p: float, facets: bool) -> None:
     assert grew or not facets
 
 
-def exact_on(net: Network, count: int) -> None:
-    x = inputs(net, count, seed=3)
-    y = net.predict(x)
-    found = radius(net, x, p=2, method=Region(regions=None))
-    assert int(found.exact.sum()) == count
-    assert_witness(net, x, y, 2, UNIT, found)
-    some = range(0, count, max(1, count // 4))
-    truth = [mip_distance(net, x[i : i + 1], int(y[i]), math.inf, UNIT) for i in some]
-    found = radius(net, x[list(some)], p=math.inf, method=Region(regions=None))
-    assert_around(found, torch.tensor(truth, dtype=torch.float64))
-    assert bool(found.exact.all())
+def exact_on(seed: int, p: float, box: Any) -> tuple[Network, Tensor, Tensor]:
+    """A network with two layers of 10 units and the exact distances of 100 inputs."""
+    net = small_fc((3,), [10, 10], 3, seed)
+    x = inputs(net, 100, seed=3)
+    found = radius(net, x, p=p, box=box, method=Region(regions=None))
+    assert int(found.exact.sum()) == 100
+    assert_witness(net, x, net.predict(x), p, box, found)
+    return net, x, found.lower
 
 
-def test_unlimited_is_exact() -> None:
-    exact_on(small_fc((3,), [6, 5], 3, 7), 3)
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_unlimited_is_exact_on_a_hundred(p: float) -> None:
+    net, x, found = exact_on(11, p, UNIT)
+    if p == math.inf:
+        some = range(0, 100, 25)
+        truth = [mip_distance(net, x[i : i + 1], int(net.predict(x[i : i + 1])), p, UNIT) for i in some]
+    else:
+        some = range(0, 100, 10)
+        truth = [piecewise_distance(net, x[i : i + 1], int(net.predict(x[i : i + 1])), p, UNIT) for i in some]
+    assert found[list(some)].tolist() == pytest.approx(truth, rel=1e-6)
 
 
 @pytest.mark.slow
-def test_unlimited_is_exact_on_a_hundred() -> None:
-    exact_on(Network(randomised(mlp((3,), 3, [10, 10]), 11).double(), (3,)).eval(), 100)
+@pytest.mark.parametrize(
+    ("seed", "box"), [(11, None), (11, UNIT), (1, None), (1, UNIT), (3, None), (3, UNIT), (7, UNIT)]
+)
+@norms
+def test_unlimited_is_exact_on_a_hundred_everywhere(p: float, seed: int, box: Any) -> None:
+    net, x, found = exact_on(seed, p, box)
+    for i in range(0, 100, 20):
+        truth = piecewise_distance(net, x[i : i + 1], int(net.predict(x[i : i + 1])), p, box)
+        assert float(found[i]) == pytest.approx(truth, rel=1e-6)
 
 
 def lattice(seed: int) -> tuple[Network, Tensor, Any]:

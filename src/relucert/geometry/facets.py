@@ -74,7 +74,7 @@ class Cell:
         if entry < self.count:
             within[entry] = True
         near = self.points[entry] if self.inside[entry] else self.facet_points.get(entry)
-        if near is not None:
+        if near is not None and self.rows[entry].any():
             others = np.flatnonzero(~within)
             point = pushed_inside(near, self.rows[entry], self.rows[others], self.offsets[others], self.box)
             if point is not None:
@@ -98,19 +98,23 @@ class FacetExploration(Exploration):
 
     def _begin(self) -> None:
         self.heaps: list[list[tuple[float, int, int, Cell, int]]] = [[] for _ in self.x]
-        self.flips = self._bits()
+        self.flips = self._flips()
 
-    def _bits(self) -> list[tuple[int, int] | None]:
-        """For every face the byte and the bit of a pattern's name that crossing it flips, None for those of max pools."""
-        found: list[tuple[int, int] | None] = []
+    def _flips(self) -> list[tuple[int, int | bytes]]:
+        """What crossing a face changes in a pattern's name, from which byte on: a bit of it, or the winner of a max pool."""
+        found: list[tuple[int, int | bytes]] = []
         start = 0
         for faces in LinearRegion.at(self.net, self.x[:1]).faces:
             if isinstance(faces.node.op, ReLU):
                 found += [(start + unit // 8, 128 >> unit % 8) for unit in range(faces.count)]
                 start += (faces.count + 7) // 8
-            else:
-                found += [None] * faces.count
-                start += 4 * math.prod(faces.node.shape)
+                continue
+            windows = faces.windows.tolist()
+            units = math.prod(faces.node.shape)
+            for unit in range(units):
+                places = windows[unit % len(windows)]
+                found += [(start + 4 * unit, np.int32(place).tobytes()) for place in places]
+            start += 4 * units
         return found
 
     def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
@@ -263,17 +267,18 @@ class FacetExploration(Exploration):
         self.open[b] = face is not None
         return face
 
-    def _flipped(self, name: bytes, entry: int) -> bytes | None:
-        """The name of the region in which one ReLU alone is flipped: if that was explored, it is what lies behind the face.
+    def _flipped(self, name: bytes, entry: int) -> bytes:
+        """The name of the region in which one unit or winner alone is another: if explored, it is what lies behind the face.
 
-        A facet belongs to the region with its own unit flipped too. Were other units to flip as well, the latter would have no
-        interior, and be explored only if x lies in it: then its own faces lead on.
+        The facet belongs to that region too, since both maps are the same there. Were others to change as well, it would
+        have no interior, and be explored only if x lies in it: then its own faces lead on.
         """
-        flip = self.flips[entry]
-        if flip is None:
-            return None
+        at, change = self.flips[entry]
         changed = bytearray(name)
-        changed[flip[0]] ^= flip[1]
+        if isinstance(change, int):
+            changed[at] ^= change
+        else:
+            changed[at : at + 4] = change
         return bytes(changed)
 
     def _facet_distance(self, b: int, cell: Cell, entry: int) -> float:

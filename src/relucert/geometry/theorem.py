@@ -39,7 +39,7 @@ class Region(Method):
     """
 
     name = "region"
-    regions: int | None = 1
+    regions: int | None = 5
     facets: bool | None = None
     budget: int = 2**31
 
@@ -57,7 +57,10 @@ class Region(Method):
         double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
         faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)  # type: ignore[union-attr]
         layers = 8 if self.regions is None else min(self.regions, 64)
-        size = 8 * (faces * (2 * layers + 6) + 64 * max(net.classes, 8) * math.prod(net.input_shape))
+        inputs = math.prod(net.input_shape)
+        size = 8 * (faces * (2 * layers + 6) + 64 * max(net.classes, 8) * inputs)
+        if self._programs(net):  # rows and nearest points of all regions are kept
+            size += 16 * layers * (faces + net.classes) * inputs
         pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
         ball = Ball(p, math.inf, box)
         found = [self._piece(net, double, x[part], y[part], p, ball, part) for part in pieces]
