@@ -156,6 +156,16 @@ def test_a_box_of_tensors_and_pieces_of_a_batch() -> None:
     assert len(radius(net, x[:0])) == 0
 
 
+def test_five_regions_by_default() -> None:
+    net = network("fc deep")
+    x = inputs(net, 6)
+    whole, five, one = (
+        radius(net, x, p=2, method=method) for method in ("region", Region(regions=5), Region(regions=1))
+    )
+    assert torch.equal(whole.lower, five.lower)
+    assert bool((whole.lower > one.lower).any())
+
+
 def test_bad_input() -> None:
     net = tiny("fc")
     x = inputs(net, 2)

@@ -32,7 +32,7 @@ SMALL = 20_000  # faces times inputs up to which facets are found by programs
 
 @dataclass(frozen=True, kw_only=True)
 class Region(Method):
-    """The region theorem with up to `regions` regions (None: as many as it takes).
+    """The region theorem with up to `regions` regions, 5 as in the paper (None: as many as it takes).
 
     `facets`: solve linear and quadratic programs for the distances to facets, which makes answers exact and costs time;
     None does so for small networks. `budget`: bytes of memory.
