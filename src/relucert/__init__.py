@@ -13,6 +13,10 @@ from relucert.core.versions import VERSION as __version__
 if TYPE_CHECKING:
     from relucert.attacks.interface import attack as attack
     from relucert.attacks.pgd import PGD as PGD
+    from relucert.bounds.alpha import Alpha as Alpha
+    from relucert.bounds.crown import CROWN as CROWN
+    from relucert.bounds.ibp import IBP as IBP
+    from relucert.bounds.kw import KW as KW
     from relucert.core.ball import Ball as Ball
     from relucert.core.errors import RelucertError as RelucertError
     from relucert.core.records import Record as Record
@@ -35,14 +39,19 @@ if TYPE_CHECKING:
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
+    from relucert.verification.certify import certify as certify
     from relucert.verification.radius import radius as radius
 
 _HOME = {
     "Adversarial": "relucert.core.results",
+    "Alpha": "relucert.bounds.alpha",
     "Ball": "relucert.core.ball",
+    "CROWN": "relucert.bounds.crown",
     "Certificate": "relucert.core.results",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
+    "IBP": "relucert.bounds.ibp",
+    "KW": "relucert.bounds.kw",
     "Network": "relucert.networks.network",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",
@@ -54,6 +63,7 @@ _HOME = {
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.interface",
     "build": "relucert.networks.architectures",
+    "certify": "relucert.verification.certify",
     "cross_lipschitz": "relucert.regularizers.cross_lipschitz",
     "dataset": "relucert.data",
     "distances": "relucert.geometry.distances",

@@ -65,9 +65,13 @@ class Affine:
     #: How many rounded operations one entry of the value takes at most, whatever their order.
     terms: int = 2
 
-    def magnitude(self, *inputs: Tensor) -> Tensor:
-        """`|A| z + |b|` for z >= 0: what rounding errors are measured against. The general case has no negative weight."""
+    def absolute(self, *inputs: Tensor) -> Tensor:
+        """`|A| z`: how far the value goes when the inputs go as far as z. The general case has no negative weight."""
         return self.linear(*inputs)
+
+    def magnitude(self, *inputs: Tensor) -> Tensor:
+        """`|A| z + |b|` for z >= 0: what rounding errors are measured against. The general case has no offset."""
+        return self.absolute(*inputs)
 
     def sources(self) -> dict[str, Source]:
         """The tensors of the node by the name they have in a checkpoint."""
@@ -98,6 +102,9 @@ class Linear(Affine):
     @property
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.weight.value.shape[1] + 2
+
+    def absolute(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value.abs())
 
     def magnitude(self, z: Tensor) -> Tensor:
         return F.linear(z, self.weight.value.abs(), None if self.bias is None else self.bias.value.abs())
@@ -144,6 +151,9 @@ class Conv2d(Affine):
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.weight.value[0].numel() + 2
 
+    def absolute(self, z: Tensor) -> Tensor:
+        return F.conv2d(z, self.weight.value.abs(), None, self.stride, self.padding, self.dilation, self.groups)
+
     def magnitude(self, z: Tensor) -> Tensor:
         weight, bias = self.weight.value.abs(), None if self.bias is None else self.bias.value.abs()
         return F.conv2d(z, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -185,6 +195,9 @@ class BatchNorm(Affine):
         return (output * self.scale(),)
 
     terms = 8
+
+    def absolute(self, z: Tensor) -> Tensor:
+        return z * self.scale().abs()
 
     def magnitude(self, z: Tensor) -> Tensor:
         total = (z + self._channels(self.mean.value).abs()) * self.scale().abs()
@@ -247,7 +260,7 @@ class Scale(Affine):
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (self.linear(output),)
 
-    def magnitude(self, z: Tensor) -> Tensor:
+    def absolute(self, z: Tensor) -> Tensor:
         size = abs(self.constant.value)
         return z / size if self.divide else z * size
 

@@ -157,7 +157,7 @@ class Add(Affine):
     def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
         return tuple(output if sign > 0 else -output for sign in self.signs)
 
-    def magnitude(self, *inputs: Tensor) -> Tensor:
+    def absolute(self, *inputs: Tensor) -> Tensor:
         return sum(inputs[1:], inputs[0])
 
     def settings(self) -> dict[str, object]:

@@ -1,0 +1,53 @@
+"""`crown`: linear bounds with adaptive slopes (Zhang et al. 2018), never worse than with flat ones or than intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounds.backward import pull
+from relucert.bounds.ibp import interval_margins
+from relucert.bounds.relaxation import relax
+from relucert.bounds.units import BUDGET, UnitBounds, unit_bounds
+from relucert.core.ball import Ball
+from relucert.core.methods import Method
+from relucert.core.properties import Property
+from relucert.networks.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class CROWN(Method):
+    """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds meet with intervals.
+
+    `budget`: bytes of memory for the walks.
+    """
+
+    name = "crown"
+    budget: int = BUDGET
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units."""
+        return unit_bounds(net, x, ball, "adaptive", budget=self.budget)
+
+    def solve(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
+        """Bounds of all units, and lower bounds on the property's margins over the ball; differentiable in the weights."""
+        bounds = self.units(net, x, ball)
+        return bounds, crown_margins(net, bounds, x, ball, asked)
+
+
+def crown_margins(
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+) -> Float[Tensor, " batch specs"]:
+    """The margins from known bounds of the units: the best of adaptive slopes, flat slopes and intervals."""
+    last = len(net.graph) - 1
+    flat = {node.index: relax(node.op, bounds.inputs[node.index], "flat") for node in net.switches}  # type: ignore[arg-type]
+    found = [
+        pull(net.graph, last, asked.rows, lines).minimum(x, ball) + asked.offsets
+        for lines in (bounds.relaxations, flat)
+    ]
+    return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, asked))

@@ -1,0 +1,125 @@
+"""Linear relaxations of switching nodes: a line below and a line above, on the interval that the unit is known to stay in.
+
+A ReLU max(z, s z) on [l, u] with l < 0 < u lies above a z for every a in [s, 1], and below the chord from (l, s l) to (u, u).
+Methods differ in the slope a of the lower line alone:
+
+- `parallel`: the chord's, so that both lines are parallel (Kolter and Wong's relaxation, Fast-Lin);
+- `adaptive`: 1 if u > -l, else s, the smaller triangle (CROWN);
+- `flat`: s, always (what networks trained with intervals are certified best with);
+- any slopes that are given, for each row of their own if wanted (alpha-CROWN).
+
+A maximum over a window lies above each of its entries, here that with the largest lower bound, and below the chord of
+max(z_i, c), where i has the largest upper bound and c is the largest upper bound of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounds.intervals import Interval
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
+
+Rule = Literal["parallel", "adaptive", "flat"]
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """`below z <= node(z) <= above z + offset` for a ReLU; slopes (batch, *shape), or (batch, rows, *shape) if by row."""
+
+    below: Tensor
+    above: Tensor
+    offset: Tensor
+    by_row: bool = False
+
+    @property
+    def parallel(self) -> bool:
+        """Whether both slopes are the same, so that one walk serves lower and upper bounds."""
+        return self.below is self.above
+
+    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Functionals behind the node as functionals before it, with what must be added for a lower bound.
+
+        For parallel lines also what must be added for an upper bound.
+        """
+        offset = self.offset.unsqueeze(1)
+        low = _dot(rows.clamp(max=0), offset)
+        if self.parallel:
+            return rows * self.above.unsqueeze(1), low, _dot(rows.clamp(min=0), offset)
+        below = self.below if self.by_row else self.below.unsqueeze(1)
+        slope = torch.where(rows > 0, below, self.above.unsqueeze(1))
+        return rows * slope, low, None
+
+
+@dataclass(frozen=True, eq=False)
+class Winners:
+    """`z_(first) <= max <= slope z_(second) + offset` for a max pool: places in a channel, (batch, channels, windows)."""
+
+    op: MaxPool2d
+    first: Tensor
+    second: Tensor
+    slope: Tensor
+    offset: Tensor
+    parallel = False
+
+    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As for `Lines`."""
+        positive, negative = rows.clamp(min=0), rows.clamp(max=0)
+        shape = rows.shape[2:]
+        back = self.op.transpose(positive, self.first.unflatten(2, shape[1:]))
+        back = back + self.op.transpose(
+            negative * self.slope.reshape(-1, 1, *shape), self.second.unflatten(2, shape[1:])
+        )
+        return back, _dot(negative, self.offset.reshape(-1, 1, *shape)), None
+
+
+def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winners:
+    """The lines of a node whose inputs stay within an interval; a tensor gives the slopes of the lower lines.
+
+    Slopes by row are (batch, rows, *shape); entries for units that cannot switch are not looked at.
+    """
+    if isinstance(op, MaxPool2d):
+        return _winners(op, within)
+    assert isinstance(op, ReLU)
+    low, high, slope = within.lower, within.upper, op.slope
+    unstable = within.unstable
+    width = torch.where(unstable, high - low, torch.ones_like(low))
+    chord = torch.where(unstable, (high - slope * low) / width, torch.where(low >= 0, 1.0, slope).to(low))
+    offset = torch.where(unstable, high * (1 - chord), torch.zeros_like(high))
+    if isinstance(rule, Tensor):
+        by_row = rule.dim() > low.dim()
+        mask, line = (unstable.unsqueeze(1), chord.unsqueeze(1)) if by_row else (unstable, chord)
+        return Lines(torch.where(mask, rule, line), chord, offset, by_row)
+    if rule == "parallel":
+        return Lines(chord, chord, offset)
+    free = torch.where(high > -low, 1.0, slope).to(low) if rule == "adaptive" else torch.full_like(low, slope)
+    return Lines(torch.where(unstable, free, chord), chord, offset)
+
+
+def _winners(op: MaxPool2d, within: Interval) -> Winners:
+    windows = op.windows().to(within.lower.device)
+    empty = windows < 0
+
+    def seen(values: Tensor, other: float) -> Tensor:
+        return values.flatten(2)[:, :, windows.clamp(min=0)].masked_fill(empty, other)
+
+    low, high = seen(within.lower, -torch.inf), seen(within.upper, -torch.inf)
+    floor = low.argmax(-1)
+    top, order = high.topk(min(2, high.shape[-1]), dim=-1)
+    least = low.gather(-1, order[..., :1])[..., 0]
+    # The largest of the others is at most `rest`; where that is not above `least`, the first always wins.
+    rest = top[..., 1] if top.shape[-1] > 1 else torch.full_like(top[..., 0], -torch.inf)
+    sure = rest <= least
+    width = torch.where(sure, torch.ones_like(least), top[..., 0] - least)
+    slope = torch.where(sure, torch.ones_like(least), (top[..., 0] - rest) / width)
+    offset = torch.where(sure, torch.zeros_like(least), top[..., 0] * (1 - slope))
+    place = torch.arange(len(windows), device=windows.device)
+    return Winners(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
+
+
+def _dot(rows: Tensor, other: Tensor) -> Float[Tensor, " batch rows"]:
+    return (rows * other).flatten(2).sum(2)

@@ -1,0 +1,184 @@
+"""Bounds on the inputs of every switching node over a ball, and on the logits: what relaxations are made from.
+
+Node after node: first what intervals say, then, for the units that may still switch, one backward walk through the
+relaxations of the nodes below. A node with no switch below it is linear, and its bounds are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from relucert.bounds.backward import Functional, pull
+from relucert.bounds.intervals import Interval, through
+from relucert.bounds.relaxation import Lines, Rule, Winners, relax
+from relucert.core.ball import Ball
+from relucert.core.norms import dual, norm
+from relucert.networks.graph import Graph
+from relucert.networks.linear_map import LinearMap, one_hot
+from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d, Switching
+
+BUDGET = 2**29  # bytes of temporaries
+_ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
+
+
+@dataclass(frozen=True, eq=False)
+class UnitBounds:
+    """Intervals of the inputs of every switching node (by the node's index), of all logits, and the relaxations."""
+
+    inputs: dict[int, Interval]
+    logits: Interval
+    relaxations: dict[int, Lines | Winners] = field(default_factory=dict)
+
+    def unstable(self) -> dict[int, Bool[Tensor, " batch *shape"]]:
+        """Which units of each node may be on or off."""
+        return {index: within.unstable for index, within in self.inputs.items()}
+
+
+def unit_bounds(
+    net: Network, x: Tensor, ball: Ball, rule: Rule | None, *, intervals: bool = True, budget: int = BUDGET
+) -> UnitBounds:
+    """Bound every unit over the ball; without a rule by intervals alone.
+
+    `intervals=False` leaves out what intervals say behind the first switch: the relaxation as published, which is sometimes
+    weaker and never reads better than it is.
+    """
+    graph, last = net.graph, len(net.graph) - 1
+    work = _Work(graph, x, ball, budget)
+    live: dict[int, Interval] = {0: Interval(*ball.hull(x))}
+    found: dict[int, Interval] = {}
+    lines: dict[int, Lines | Winners] = {}
+    for node in graph.nodes[1:]:
+        if isinstance(node.op, Switching):
+            source = node.inputs[0]
+            if isinstance(graph[source].op, Switching) or source == 0:
+                within = live[source]
+            elif not work.switched(source):
+                within = work.linear(source, live[source])
+            elif rule is None:
+                within = live[source]
+            else:
+                everything = not intervals or isinstance(node.op, MaxPool2d)
+                within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
+            live[source] = found[node.index] = within
+            if rule is not None:
+                lines[node.index] = relax(node.op, within, rule)
+        live[node.index] = through(node, [live[i] for i in node.inputs])
+    return UnitBounds(found, live[last], lines)
+
+
+class _Work:
+    """The walks of one question about one batch."""
+
+    def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
+        self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
+        self.map = LinearMap(graph, [])
+
+    def switched(self, node: int) -> bool:
+        """Whether a switch lies between the input and this node."""
+        return self.map.depends_on_pattern(node)
+
+    def linear(self, node: int, known: Interval) -> Interval:
+        """The exact bounds of a node with no switch below it, whose rows are the same for all examples."""
+        if math.isinf(self.ball.p) and self._mixes_once(node):
+            return known  # the ball is a box, and of a box one layer's intervals are exact
+        shape, size = self.graph[node].shape, math.prod(self.graph[node].shape)
+        rows: list[Tensor] = []
+        offsets: list[Tensor] = []
+        for units in torch.arange(size, device=self.x.device).split(self._rows_at_once()):
+            one = pull(self.graph, node, one_hot(units[None], shape, self.x.dtype), {})
+            rows.append(one.rows[0].flatten(1))
+            offsets.append(one.low[0])
+        every, offset = torch.cat(rows), torch.cat(offsets)
+        value = self.x.flatten(1) @ every.T + offset
+        reach = norm(every, dual(self.ball.p)) * self.ball.radii(self.x).to(self.x)[:, None]
+        free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
+        if self.ball.box is None:
+            return free
+        low, high = free.lower.flatten(1), free.upper.flatten(1)
+        for batch, units in self._chosen(free.unstable.flatten(1)):
+            part = Functional(
+                every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
+            )  # fmt: skip
+            ball, x = self.ball.restrict(batch), self.x[batch]
+            low, high = _tightened(low, high, batch, units, part.minimum(x, ball), part.maximum(x, ball), True)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def refined(
+        self, node: int, known: Interval, lines: dict[int, Lines | Winners], *, everything: bool, intervals: bool
+    ) -> Interval:
+        """The bounds of a node by a backward walk for the units that need it."""
+        shape = self.graph[node].shape
+        low, high = known.lower.flatten(1), known.upper.flatten(1)
+        needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
+        both = all(part.parallel for part in lines.values())
+        for batch, units in self._chosen(needed, 1 if both else 2):
+            here = {index: _restricted(part, batch) for index, part in lines.items()}
+            picked = one_hot(units, shape, self.x.dtype)
+            ball, x = self.ball.restrict(batch), self.x[batch]
+            if both:
+                part = pull(self.graph, node, picked, here)
+                below, above = part.minimum(x, ball), part.maximum(x, ball)
+            else:
+                ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
+                below, above = ends.split(units.shape[1], 1)
+                above = -above
+            low, high = _tightened(low, high, batch, units, below, above, intervals)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def _rows_at_once(self) -> int:
+        widest = max(math.prod(node.shape) for node in self.graph)
+        return max(1, self.budget // (6 * widest * (torch.finfo(self.x.dtype).bits // 8)))
+
+    def _chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pieces of the batch, and the units (batch, rows) of each that are needed by one of its examples at least."""
+        at_once = max(1, self._rows_at_once() // walks)
+        counts = needed.sum(1)
+        order = counts.argsort(descending=True)
+        start = 0
+        while start < len(order):
+            wide = int(counts[order[start]])
+            if wide == 0:
+                return
+            batch = order[start : start + max(1, at_once // wide)]
+            start += len(batch)
+            # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
+            units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
+            for part in units.split(at_once, 1):
+                yield batch, part
+
+    def _mixes_once(self, node: int) -> bool:
+        """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
+        mixing, index = 0, node
+        while index:
+            here = self.graph[index]
+            if len(here.inputs) != 1:
+                return False
+            mixing += here.kind not in _ELEMENTWISE
+            index = here.inputs[0]
+        return mixing <= 1
+
+
+def _tightened(
+    low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], below: Tensor, above: Tensor,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Bounds with those of some units replaced; where `keep`, the tighter ones of old and new."""
+    place = (batch[:, None].expand_as(units), units)
+    if keep:
+        below, above = torch.maximum(below, low[place]), torch.minimum(above, high[place])
+    return low.index_put(place, below), high.index_put(place, above)
+
+
+def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
+    """The lines of some examples."""
+    if isinstance(part, Lines):
+        above = part.above[batch]
+        return Lines(above if part.parallel else part.below[batch], above, part.offset[batch], part.by_row)
+    return Winners(part.op, part.first[batch], part.second[batch], part.slope[batch], part.offset[batch])
