@@ -1,0 +1,193 @@
+"""Upper bounds on spectral norms that are proved, rounding included; power iteration comes from below and proves nothing.
+
+For an explicit matrix A let G be A A' or A' A, the smaller of the two, as computed in float64: at most gamma ||A||_F^2 off. An
+estimate of G's largest eigenvalue from below is raised a little, to mu, and mu I - G is factored. If Cholesky's algorithm runs
+to its end in floating point, the matrix it was given is positive semidefinite up to gamma_(k+1) / (1 - gamma_(k+1)) times
+its trace (Demmel 1989; Rump 2006), so mu and a tiny term bound the eigenvalue. Where it does not, mu is raised again.
+
+A zero padded convolution of a finite image is a part of a periodic one on a torus so large that nothing wraps around, and
+that one is block diagonal in Fourier's basis: the largest norm of the blocks on the torus' own frequencies is a bound, with
+no error of a grid. With a stride the positions of the image modulo the stride become channels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shape
+from relucert.networks.linear_map import one_hot
+from relucert.networks.unweighted import Add
+
+ENTRIES = 2**24  # of a matrix that is written out
+SIDE = 2048  # the longest smaller side of one
+_UNIT = torch.finfo(torch.float64).eps / 2
+_RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
+_LANCZOS = 40
+_ISOMETRIC = ("shift", "reshape", "permute", "pad", "concat")
+
+
+def gamma(count: int) -> float:
+    """`n u / (1 - n u)`: the relative error of a sum of `count` rounded products in float64, in any order."""
+    return count * _UNIT / (1 - count * _UNIT)
+
+
+def explicit(rows: int, columns: int) -> bool:
+    """Whether a matrix is small enough to be written out."""
+    return rows * columns <= ENTRIES and min(rows, columns) <= SIDE
+
+
+@torch.no_grad()
+def norm_bounds(
+    matrices: Float[Tensor, " batch rows columns"], error: float | Float[Tensor, " batch"] = 0.0
+) -> Float[Tensor, " batch"]:
+    """Upper bounds on the spectral norms of float64 matrices, and of all others within `error` of them in Frobenius norm.
+
+    >>> [round(float(bound), 3) for bound in norm_bounds(torch.diag(torch.tensor([3.0, 4.0]).double())[None])]
+    [4.0]
+    """
+    count, rows, columns = matrices.shape
+    if count == 0 or rows == 0 or columns == 0:
+        return matrices.new_zeros(count) + error
+    largest = matrices.abs().amax((1, 2))
+    finite = largest.isfinite()
+    # Powers of two change no digit, and keep every product below within range.
+    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest.clamp(1e-300, 1e300)).exponent)
+    scaled = torch.where(finite[:, None, None], matrices / scale[:, None, None], torch.zeros_like(matrices))
+    squares = scaled.square().sum((1, 2)) * (1 + gamma(rows * columns + 4))
+    across = scaled.abs().sum(2).amax(1) * scaled.abs().sum(1).amax(1) * (1 + gamma(rows + columns + 4))
+    gram = scaled @ scaled.mT if rows <= columns else scaled.mT @ scaled
+    gram = gram.tril() + gram.tril(-1).mT  # rounding may have left it unsymmetric
+    top = _top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
+    bound = torch.minimum(torch.minimum(squares, across), top).sqrt() * scale
+    return torch.where(finite, (bound + error) * (1 + 16 * _UNIT), torch.full_like(bound, math.inf))
+
+
+def _top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch"]:
+    """Upper bounds on the largest eigenvalues of symmetric matrices; infinite where no proof was found."""
+    side = gram.shape[-1]
+    found, estimate = gram.new_full((len(gram),), math.inf), _estimates(gram)
+    # The trace of mu I - G is at most k mu; doubled for the rounding of the diagonal and of what is below the range.
+    slack = 1 + 2 * side * gamma(side + 4) + 4 * _UNIT
+    pending = torch.arange(len(gram), device=gram.device)
+    for raised in _RAISED:
+        level = (estimate[pending] * (1 + raised)).clamp(min=1e-290)
+        shifted = -gram[pending]
+        shifted.diagonal(dim1=1, dim2=2).add_(level[:, None])
+        proved = torch.linalg.cholesky_ex(shifted)[1] == 0
+        found[pending[proved]] = level[proved] * slack
+        pending = pending[~proved]
+        if len(pending) == 0:
+            break
+    return found
+
+
+def _estimates(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch"]:
+    """The largest eigenvalues, approximately: outright for small matrices, by Lanczos' iteration for others."""
+    count, side = gram.shape[:2]
+    if side <= 2 * _LANCZOS:
+        return torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0)
+    start = torch.randn(side, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(gram.device)
+    vector = (start / start.norm()).expand(count, -1)
+    basis = gram.new_zeros(count, _LANCZOS, side)
+    small = gram.new_zeros(count, _LANCZOS, _LANCZOS)
+    for step in range(_LANCZOS):
+        basis[:, step] = vector
+        image = (gram @ vector.unsqueeze(2)).squeeze(2)
+        small[:, step, step] = (image * vector).sum(1)
+        for _ in range(2):  # twice is enough to stay orthogonal
+            image = image - (basis.mT @ (basis @ image.unsqueeze(2))).squeeze(2)
+        length = image.norm(dim=1)
+        if step + 1 < _LANCZOS:
+            small[:, step + 1, step] = small[:, step, step + 1] = length
+        # Where the space is exhausted the vector stays zero, and adds an eigenvalue zero.
+        kept = length > 1e-12 * small[:, 0, 0].abs()
+        vector = torch.where(kept[:, None], image / length.clamp(min=1e-300)[:, None], torch.zeros_like(image))
+    return torch.linalg.eigvalsh(small)[:, -1].clamp(min=0)
+
+
+@torch.no_grad()
+def conv_bound(op: Conv2d, scale: Tensor | None = None) -> float:
+    """An upper bound on the norm of a zero padded convolution, its outputs multiplied by one `scale` for each channel."""
+    weight = op.weight.value
+    if scale is not None:
+        weight = weight * scale.reshape(-1, 1, 1, 1)
+    waves = [_waves(op, axis) for axis in (0, 1)]
+    down, across = waves[0], waves[1][: len(waves[1]) // 2 + 1]  # the other half are conjugates
+    # Blocks by output and input channel of a group; of every entry, what its terms can add up to.
+    filters = weight.reshape(op.groups, -1, *weight.shape[1:])
+    taps = weight.shape[2] * weight.shape[3]
+    off = 32 * gamma(taps + 8) * float(filters.abs().sum((3, 4)).square().sum((1, 2)).amax().sqrt())
+    best = 0.0
+    for wave in down:
+        blocks = torch.einsum("gocyx,yr,fxs->fgocrs", filters.to(wave), wave, across).flatten(0, 1).flatten(2)
+        real, imaginary = blocks.real, blocks.imag
+        whole = torch.cat([torch.cat([real, -imaginary], 2), torch.cat([imaginary, real], 2)], 1)
+        best = max(best, float(norm_bounds(whole, 2 * off).amax()))
+    return best * (1 + gamma(8))  # for the product with the scale
+
+
+def _waves(op: Conv2d, axis: int) -> Tensor:
+    """Along one axis: what a frequency and a tap of the filter give to every position modulo the stride."""
+    size, taps = op.in_shapes[0][1 + axis], op.weight.value.shape[2 + axis]
+    stride, padding, dilation = op.stride[axis], op.padding[axis], op.dilation[axis]
+    place = torch.arange(taps) * dilation - padding
+    shift, phase = place.div(stride, rounding_mode="floor"), place.remainder(stride)
+    outputs = (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+    blocks = -(-size // stride)
+    # Output o reads block o + shift: on a torus of this length no two of these differences meet by wrapping around.
+    length = max(blocks - 1 - int(shift.min()), outputs - 1 + int(shift.max()), 0) + 1
+    turns = (torch.arange(length)[:, None] * shift).remainder(length).double() * (2 * math.pi / length)
+    waves = torch.polar(torch.ones_like(turns), turns)
+    return (waves.unsqueeze(2) * (phase[:, None] == torch.arange(stride))).to(op.weight.value.device)
+
+
+@torch.no_grad()
+def node_bound(op: Affine, shape: Shape) -> float:
+    """An upper bound on the spectral norm of a float64 node that makes values of `shape`, all its inputs stacked.
+
+    The smallest of what its kind tells, the matrix itself if it can be written out, Fourier's bound for a convolution and
+    `sqrt(||A||_1 ||A||_inf)`.
+    """
+    if op.kind in _ISOMETRIC:
+        return 1.0
+    if isinstance(op, Add):
+        return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
+    if isinstance(op, BatchNorm):
+        return float(op.scale().abs().amax()) * (1 + gamma(op.terms + 4))
+    if isinstance(op, Scale):
+        factor = op.absolute(torch.ones(1, *op.in_shapes[0], dtype=torch.float64, device=_device(op)))
+        return float(factor.amax()) * (1 + gamma(4))
+    if isinstance(op, Linear) and explicit(*op.weight.value.shape):
+        return float(norm_bounds(op.weight.value[None]))
+    size, columns = math.prod(shape), sum(math.prod(one) for one in op.in_shapes)
+    found = [_across(op, shape)]
+    if isinstance(op, Conv2d):
+        found.append(conv_bound(op))
+    if explicit(size, columns) and not isinstance(op, Linear):
+        rows = []
+        for places in torch.arange(size, device=_device(op)).split(max(1, ENTRIES // (8 * columns))):
+            back = op.transpose(one_hot(places, shape, torch.float64))
+            rows.append(torch.cat([part.flatten(1) for part in back], 1))
+        matrix = torch.cat(rows)
+        off = 2 * gamma(max(size, columns) + op.terms) * float(matrix.norm())
+        found.append(float(norm_bounds(matrix[None], off)))
+    return min(found)
+
+
+def _across(op: Affine, shape: Shape) -> float:
+    """`sqrt(||A||_1 ||A||_inf)` of a node, by one product with |A| and one with its adjoint."""
+    device = _device(op)
+    ones = [torch.ones(1, *one, dtype=torch.float64, device=device) for one in op.in_shapes]
+    rows = float(op.absolute(*ones).amax())
+    back = torch.func.vjp(op.absolute, *ones)[1](torch.ones(1, *shape, dtype=torch.float64, device=device))
+    columns = max(float(part.amax()) for part in back)
+    terms = sum(map(math.prod, op.in_shapes)) + math.prod(shape)
+    return math.sqrt(rows * columns) * (1 + gamma(terms + 8))
+
+
+def _device(op: Affine) -> torch.device | None:
+    return next((source.value.device for source in op.sources().values()), None)
