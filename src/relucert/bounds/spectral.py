@@ -13,17 +13,21 @@ no error of a grid. With a stride the positions of the image modulo the stride b
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shape
+from relucert.networks.graph import Graph
 from relucert.networks.linear_map import one_hot
 from relucert.networks.unweighted import Add
 
 ENTRIES = 2**24  # of a matrix that is written out
 SIDE = 2048  # the longest smaller side of one
+_PIECE = 2**27  # bytes of the matrices of one piece of a batch
+_LOCAL = 2**31  # operations that the matrix of one example may cost
 _UNIT = torch.finfo(torch.float64).eps / 2
 _RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
 _LANCZOS = 40
@@ -191,3 +195,105 @@ def _across(op: Affine, shape: Shape) -> float:
 
 def _device(op: Affine) -> torch.device | None:
     return next((source.value.device for source in op.sources().values()), None)
+
+
+@dataclass(frozen=True, eq=False)
+class AffinePart:
+    """The affine map from roots (the input, switching nodes) to a node: one matrix (units, size) for each root in float64.
+
+    `hidden` is what rounding may hide in it, in Frobenius norm; `norms` bound the matrices, `joint` all of them side by side.
+    """
+
+    matrices: dict[int, Tensor]
+    hidden: dict[int, float]
+    norms: dict[int, float]
+    joint: float
+
+
+def to_roots(graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"]) -> dict[int, Tensor]:
+    """Functionals of a node's value as functionals of the roots before it; of a root, its own."""
+    count, many = rows.shape[:2]
+    found, roots = {node: rows}, {}
+    for index in range(node, -1, -1):
+        if index not in found:
+            continue
+        here, output = graph[index], found.pop(index)
+        if not isinstance(here.op, Affine):
+            roots[index] = output
+            continue
+        back = here.op.transpose(output.flatten(0, 1))
+        for source, part in zip(here.inputs, back, strict=True):
+            part = part.reshape(count, many, *part.shape[1:])
+            found[source] = found[source] + part if source in found else part
+    return roots
+
+
+@torch.no_grad()
+def affine_part(graph: Graph, node: int) -> AffinePart | None:
+    """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
+    inside, roots = _reached(graph, node)
+    shape, sizes = graph[node].shape, {index: math.prod(graph[index].shape) for index in [*inside, *roots]}
+    if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
+        return None
+    device = next((s.value.device for index in inside for s in _affine(graph, index).sources().values()), None)
+    pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
+    for places in torch.arange(sizes[node], device=device).split(max(1, _PIECE // (48 * max(sizes.values())))):
+        for root, rows in to_roots(graph, node, one_hot(places[None], shape, torch.float64)).items():
+            pieces[root].append(rows[0].flatten(1))
+    matrices = {root: torch.cat(rows) for root, rows in pieces.items()}
+    terms = sum(8 + sizes[index] + sum(map(math.prod, _affine(graph, index).in_shapes)) for index in inside)
+    hidden = {}
+    for root, matrix in matrices.items():
+        # The product of the absolute values has rows no longer than their sums; its rounding is a share of that.
+        sums = {one: matrix.new_full((1, *graph[one].shape), float(one == root)) for one in roots}
+        for index in inside:
+            sums[index] = _affine(graph, index).absolute(*(sums[i] for i in graph[index].inputs))
+        hidden[root] = 4 * gamma(terms + 8) * float(sums[node].norm())
+    norms = {root: float(norm_bounds(matrix[None], hidden[root])) for root, matrix in matrices.items()}
+    joint = norms[roots[0]]
+    if len(roots) > 1:
+        joint = float(norm_bounds(torch.cat([*matrices.values()], 1)[None], sum(hidden.values())))
+    return AffinePart(matrices, hidden, norms, joint)
+
+
+def _affine(graph: Graph, index: int) -> Affine:
+    op = graph[index].op
+    assert isinstance(op, Affine)
+    return op
+
+
+def _reached(graph: Graph, node: int) -> tuple[list[int], list[int]]:
+    """The affine nodes that a node is made of, itself included, and the roots that they read."""
+    inside, roots, stack = set(), set(), [node]
+    while stack:
+        index = stack.pop()
+        if isinstance(graph[index].op, Affine):
+            if index not in inside:
+                inside.add(index)
+                stack.extend(graph[index].inputs)
+        else:
+            roots.add(index)
+    return sorted(inside), sorted(roots)
+
+
+def local_norm_bounds(matrix: Tensor, hidden: float, rows: Tensor, moving: Bool[Tensor, " batch size"]) -> Tensor:
+    """Norm bounds of `diag(rows) A diag(moving)` for every example; infinite where nothing is gained or it costs too much."""
+    found = rows.new_full((len(rows),), math.inf)
+    kept, used = (rows > 0).sum(1), moving.sum(1)
+    short, long = torch.minimum(kept, used).double(), torch.maximum(kept, used).double()
+    gained = (rows < 1).any(1) | ~moving.all(1)
+    todo = (gained & (2 * short.square() * long + short**3 <= _LOCAL)).nonzero()[:, 0]
+    todo = todo[kept[todo].argsort()]  # neighbours of like size
+    start = 0
+    while start < len(todo):
+        ahead = torch.cummax(kept[todo[start:]], 0)[0] * torch.cummax(used[todo[start:]], 0)[0]
+        sizes = ahead * torch.arange(1, len(ahead) + 1, device=ahead.device) * 64
+        some = todo[start : start + max(1, int((sizes <= _PIECE).sum()))]
+        start += len(some)
+        high, wide = int(kept[some].max()), int(used[some].max())
+        weight, row = rows[some].sort(1, descending=True)
+        mask, column = moving[some].to(torch.int8).sort(1, descending=True)
+        block = matrix[row[:, :high, None], column[:, None, :wide]]
+        block = block * weight[:, :high, None] * mask[:, None, :wide]
+        found[some] = norm_bounds(block, hidden)
+    return found

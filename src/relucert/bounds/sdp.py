@@ -1,0 +1,279 @@
+"""`sdp`: the backward walk with a ball of l2 at every ReLU beside its box, after SDP-CROWN (Chiu et al., ICML 2025).
+
+Let z be the inputs of a layer of ReLUs phi(z) = max(z, s z), with l <= z <= u, and ||z - z0||_2 <= rho over the units that may
+switch. For every g and every lam >= 0, since lam / 2 (||z - z0||^2 - rho^2) <= 0 on the ball,
+
+    c' phi(z) - g' z  >=  -lam / 2 rho^2 + sum_i min over z_i in [l_i, u_i] of  c_i phi(z_i) - g_i z_i + lam / 2 (z_i - z0_i)^2.
+
+Each term is the smaller of two parabolas' minima, one for either side of zero: k (z0 + t) + lam / 2 t^2 with k = c_i - g_i or
+s c_i - g_i, least at t = -k / lam or at an end of the piece. So the walk goes on with the functional g and pays the right
+side. Without the box and with s = 0 that is SDP-CROWN's bound,
+
+    -1/2 (lam (rho^2 - ||z0||^2) + sum_i min(c_i - g_i - lam z0_i, g_i + lam z0_i, 0)^2 / lam);
+
+with lam = 0 and CROWN's slopes g / c it is CROWN's. Slopes are kept in [s, 1], as CROWN's are. The right side is concave in
+lam with the derivative (||t||^2 - rho^2) / 2; lam ||t|| grows with lam and ||t|| falls, so lam <- lam ||t|| / rho approaches
+the best one from either side. The slopes climb by Adam. Every step is a bound.
+
+Radii rho come from `lipschitz`, max pools keep their lines. For a ball of another norm the radii are those of a ball of l2
+around it, and the walk ends over the ball itself: the bound holds for every p, and gains most for p = 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounds.backward import Relaxations, pull
+from relucert.bounds.crown import CROWN, crown_margins
+from relucert.bounds.intervals import Interval
+from relucert.bounds.lipschitz import Deviations, Parts, deviations, lipschitz_margins
+from relucert.bounds.relaxation import Lines, relax
+from relucert.bounds.units import BUDGET, UnitBounds
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method
+from relucert.core.properties import Property
+from relucert.core.rounding import cast_up, relative_rounding
+from relucert.networks.graph import Node
+from relucert.networks.linear_map import one_hot
+from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d, ReLU
+
+_CARE = 30  # times smaller are the steps of upper slopes
+_ROUNDS = 8  # of the search for lam
+_WALK = 24  # tensors of a layer's size that a walk keeps
+_CLIMB = 40  # and that climbing keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDP(Method):
+    """`steps` of Adam on the slopes of all walks; never below `crown` and `lipschitz`, and every step's bound is sound.
+
+    `units`: whether the bounds of inner units, too, are tightened by such a walk, without steps. `rate` is the step size of the
+    slopes, which are numbers in [0, 1]; `budget` bytes of memory for the walks. No gradient in the weights.
+    """
+
+    name = "sdp"
+    steps: int = 20
+    rate: float = 0.3
+    units: bool = True
+    budget: int = BUDGET
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 0:
+            raise InvalidInput(f"steps of sdp must be at least 0; found {self.steps}")
+        if not 0 < self.rate < 10:
+            raise InvalidInput(f"rate of sdp must lie between 0 and 10; found {self.rate}")
+
+    def solve(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
+        """Bounds of all units, and lower bounds on the property's margins over the ball."""
+        with torch.no_grad():
+            bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
+            parts = Parts(net)
+            moved = deviations(net, x, ball, bounds, parts=parts)
+            best = torch.maximum(best, lipschitz_margins(net, moved, x, ball, asked))
+            if self.units:
+
+                def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
+                    return self._refined(net, x, ball, so_far, node, within)
+
+                moved = deviations(net, x, ball, moved.bounds(net), refine, parts)
+                best = torch.maximum(best, lipschitz_margins(net, moved, x, ball, asked))
+            bounds = moved.bounds(net)
+            best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
+        inner = sum(math.prod(node.shape) for node in net.switches) + math.prod(net.input_shape)
+        rows = max(1, self.budget // (_CLIMB * x.element_size() * inner))
+        examples = max(1, rows // asked.rows.shape[1])
+        for batch in torch.arange(len(x), device=x.device).split(examples):
+            for some in torch.arange(asked.rows.shape[1], device=x.device).split(rows):
+                part = Property(asked.rows[batch][:, some], asked.offsets[batch][:, some])
+                balls = ball_relaxations(net, moved, batch)
+                found = self._climb(net, balls, x[batch], ball.restrict(batch), part)
+                place = (batch[:, None], some[None])
+                best[place] = torch.maximum(best[place], found)
+        return bounds, best.nan_to_num(nan=-math.inf)
+
+    def _climb(
+        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property
+    ) -> Float[Tensor, " batch specs"]:
+        """The best margins seen while the slopes climb."""
+        rows, last = asked.rows.shape[1], len(net.graph) - 1
+        slopes: dict[int, tuple[Tensor, Tensor]] = {}
+        for index, part in balls.items():
+            if isinstance(part, BallLines) and bool(part.unstable.any()):
+                low, high = (side.unsqueeze(1).repeat(1, rows, *[1] * (side.dim() - 1)) for side in part.slopes)
+                slopes[index] = low.requires_grad_(), high.requires_grad_()
+        best = asked.rows.new_full(asked.rows.shape[:2], -math.inf)
+        if slopes:
+            # Upper lines start at the chord, which is best for the box alone: they are led away from it with care.
+            sides = zip(*slopes.values(), strict=True)
+            groups = [
+                {"params": list(side), "lr": rate}
+                for side, rate in zip(sides, (self.rate, self.rate / _CARE), strict=True)
+            ]
+            optimiser = torch.optim.Adam(groups)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
+        frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
+        try:
+            for weight, _ in frozen:
+                weight.requires_grad_(False)
+            for step in range(self.steps + 1 if slopes else 1):
+                with torch.set_grad_enabled(bool(slopes) and step < self.steps):
+                    lines = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
+                    found = pull(net.graph, last, asked.rows, lines).minimum(x, ball) + asked.offsets
+                    loss = -found[found.isfinite()].sum()
+                best = torch.fmax(best, found.detach())
+                if not found.requires_grad:
+                    break
+                optimiser.zero_grad(set_to_none=True)  # pyright: ignore[reportPossiblyUnboundVariable]
+                loss.backward()
+                optimiser.step()  # pyright: ignore[reportPossiblyUnboundVariable]
+                schedule.step()  # pyright: ignore[reportPossiblyUnboundVariable]
+                with torch.no_grad():
+                    for index, pair in slopes.items():
+                        for side in pair:
+                            side.clamp_(cast(BallLines, balls[index]).slope, 1.0)
+        finally:
+            for weight, before in frozen:
+                weight.requires_grad_(before)
+        return best
+
+    def _refined(
+        self, net: Network, x: Tensor, ball: Ball, moved: Deviations, node: Node, within: Interval
+    ) -> Interval:
+        """The interval of a node's input after one walk for each end of every unit that may switch."""
+        if not moved.before:
+            return within
+        source, shape = node.inputs[0], within.lower.shape[1:]
+        low, high = within.lower.flatten(1).clone(), within.upper.flatten(1).clone()
+        needed = within.unstable.flatten(1)
+        if isinstance(node.op, MaxPool2d):
+            needed = torch.ones_like(needed)
+        widest = max(math.prod(other.shape) for other in net.graph)
+        rows = max(1, self.budget // (2 * _WALK * x.element_size() * widest))
+        order = needed.sum(1).argsort(descending=True)
+        for batch in order.split(max(1, rows // max(1, int(needed.sum(1).max())))):
+            wide = int(needed[batch].sum(1).max())
+            if wide == 0:
+                break
+            lines, here = ball_relaxations(net, moved, batch), ball.restrict(batch)
+            # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
+            units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
+            for some in units.split(rows, 1):
+                picked = one_hot(some, shape, x.dtype)
+                ends = pull(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
+                below, above = ends.split(some.shape[1], 1)
+                place = (batch[:, None].expand_as(some), some)
+                low[place] = torch.fmax(low[place], below)
+                high[place] = torch.fmin(high[place], -above)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+
+@dataclass(frozen=True, eq=False)
+class BallLines:
+    """A layer of ReLUs over box and ball: slopes for positive and for negative functionals, (batch, *shape) or by row.
+
+    `low` and `high` (batch, *shape) are the ends of the box seen from the `centre`, `reach` (batch,) is the radius of the ball.
+    """
+
+    slope: float
+    slopes: tuple[Tensor, Tensor]
+    unstable: Tensor
+    centre: Tensor
+    low: Tensor
+    high: Tensor
+    reach: Tensor
+    by_row: bool = False
+    parallel = False
+
+    def with_slopes(self, below: Tensor, above: Tensor) -> BallLines:
+        """The same with slopes for every row, (batch, rows, *shape); those of units that cannot switch stay."""
+        mask = self.unstable.unsqueeze(1)
+        pair = (torch.where(mask, new, old.unsqueeze(1)) for new, old in zip((below, above), self.slopes, strict=True))
+        low, high = pair
+        return BallLines(
+            self.slope, (low, high), self.unstable, self.centre, self.low, self.high, self.reach, by_row=True
+        )
+
+    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
+        """Functionals behind the node as functionals before it, with what must be added for a lower bound."""
+        below, above = self.slopes if self.by_row else (side.unsqueeze(1) for side in self.slopes)
+        slopes = torch.where(rows > 0, below, above)
+        # Only units that may switch have anything to pay; the others are linear, with their slope.
+        paying = torch.where(self.unstable.unsqueeze(1), rows, torch.zeros_like(rows)).flatten(2)
+        flat = slopes.flatten(2) if slopes.shape[1] == rows.shape[1] else slopes.expand_as(rows).flatten(2)
+        return rows * slopes, self.paid(paying, flat), None
+
+    def paid(self, rows: Float[Tensor, " batch rows units"], slopes: Tensor) -> Float[Tensor, " batch rows"]:
+        """The right side of the inequality for functionals `rows` and `slopes * rows`, at nearly its best lam."""
+        with torch.no_grad():
+            up, down = rows * (1 - slopes), rows * (self.slope - slopes)
+            low, high, centre = (side.flatten(1).unsqueeze(1) for side in (self.low, self.high, self.centre))
+            middle = torch.minimum(torch.maximum(-centre, low), high)
+            reach = self.reach.unsqueeze(1)
+            limits = torch.finfo(rows.dtype)
+            least, most = limits.tiny**0.5, limits.max**0.25
+            unit = reach.clamp(min=1 / most)
+
+            def at(lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                """Where the minima are, whether on the upper piece, and what they add up to."""
+                many = lam.unsqueeze(2)
+                near = many.clamp(min=least)
+                right = torch.minimum(torch.maximum(-up / near, middle), high)
+                left = torch.minimum(torch.maximum(-down / near, low), middle)
+                over = up * (centre + right) + many / 2 * right.square()
+                under = down * (centre + left) + many / 2 * left.square()
+                upper = over <= under
+                step = torch.where(upper, right, left)
+                # Units that do not pay have nothing to choose.
+                step = torch.where(rows == 0, torch.zeros_like(step), step)
+                value = torch.where(rows == 0, torch.zeros_like(over), torch.minimum(over, under))
+                return step, upper, value.sum(2) - lam / 2 * reach.square()
+
+            lam = torch.maximum(up.abs(), down.abs()).norm(dim=2) / unit
+            for _ in range(_ROUNDS):
+                lam = (lam * at(lam)[0].norm(dim=2) / unit).clamp(least, most)
+            none = torch.zeros_like(lam)
+            lam = torch.where(at(lam)[2] > at(none)[2], lam, none)
+            step, upper, _ = at(lam)
+            place, chosen = centre + step, torch.where(upper, 1.0, self.slope).to(rows)
+            square = lam / 2 * (step.square().sum(2) - reach.square())
+            size = (rows * (chosen - slopes) * place).abs().sum(2)
+            size = size + lam / 2 * (step.square().sum(2) + reach.square())
+            square = square - 4 * relative_rounding(rows.shape[2], rows.dtype) * size
+        # By the envelope theorem the gradient is that of the terms with lam and the places of the minima held fixed.
+        return (rows * (chosen - slopes) * place).sum(2) + square
+
+
+def ball_relaxations(net: Network, moved: Deviations, batch: Tensor) -> Relaxations:
+    """Relaxations of the switching nodes that have been reached, for some examples: balls for ReLUs, lines for max pools."""
+    found: dict[int, object] = {}
+    for node in net.switches:
+        if node.index not in moved.before:
+            continue
+        within = moved.inputs[node.index]
+        within = Interval(within.lower[batch], within.upper[batch])
+        lines = relax(node.op, within, "adaptive")  # type: ignore[arg-type]
+        if isinstance(node.op, ReLU) and isinstance(lines, Lines):
+            centre = moved.centres[node.index][batch]
+            found[node.index] = BallLines(
+                node.op.slope,
+                (lines.below, lines.above),
+                within.unstable,
+                centre,
+                (within.lower - centre).clamp(max=0),
+                (within.upper - centre).clamp(min=0),
+                cast_up(moved.before[node.index][batch], centre.dtype),
+            )
+        else:
+            found[node.index] = lines
+    return cast(Relaxations, found)
