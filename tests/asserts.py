@@ -73,3 +73,33 @@ def assert_around(found: RadiusInterval, truth: Tensor) -> None:
     assert bool((lower <= truth * (1 + 1e-9) + 1e-12).all()), f"lower {lower.tolist()} above {truth.tolist()}"
     assert bool((upper >= truth * (1 - 1e-9) - 1e-12).all()), f"upper {upper.tolist()} below {truth.tolist()}"
     torch.testing.assert_close(lower[found.exact], truth[found.exact], rtol=1e-6, atol=1e-9)
+
+
+def assert_sound(net: Network, x: Tensor, ball: Ball, bounds: Any, asked: Any, margins: Tensor, points: Tensor) -> None:
+    """No point of the ball, sampled or found by descent, leaves the bounds of a unit or falls below a margin.
+
+    `points` (batch, count, *input) lie in the ball around x; the margins' worst ones are looked for from there.
+    """
+    batch, count = points.shape[:2]
+    flat = points.flatten(0, 1)
+    scale = 1e-9 if x.dtype == torch.float64 else 1e-4
+    with torch.no_grad():
+        for node, value in zip(net.switches, net.preactivations(flat), strict=True):
+            value = value.reshape(batch, count, *value.shape[1:])
+            within = bounds.inputs[node.index]
+            assert bool((value.amin(1) >= within.lower - scale).all()), f"{node.name} falls below its bound"
+            assert bool((value.amax(1) <= within.upper + scale).all()), f"{node.name} rises above its bound"
+    wide = ball.restrict(torch.arange(batch).repeat_interleave(count))
+    centre = x.repeat_interleave(count, 0)
+    rows, offsets = (part.repeat_interleave(count, 0) for part in (asked.rows, asked.offsets))
+    for _ in range(5):
+        flat = flat.detach().requires_grad_()
+        found = torch.einsum("bsk,bk->bs", rows, net(flat)) + offsets
+        least = found.detach().reshape(batch, count, -1).amin(1)
+        assert bool((least >= margins - scale).all()), "a point of the ball has a smaller margin than was proved"
+        (slope,) = torch.autograd.grad(found.amin(1).sum(), flat)
+        # The minimiser of the linear model over the ball, then half way to it.
+        with torch.no_grad():
+            ahead = wide.minimum(centre, slope, point=True).point
+            assert ahead is not None
+            flat = (flat + ahead) / 2

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -18,13 +19,19 @@ from relucert.bounds.backward import Functional, pull
 from relucert.bounds.intervals import Interval, through
 from relucert.bounds.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
+from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import dual, norm
+from relucert.core.rounding import cast_up
+from relucert.networks.affine import Affine
+from relucert.networks.chains import Step, chain
 from relucert.networks.graph import Graph
 from relucert.networks.linear_map import LinearMap, one_hot
 from relucert.networks.network import Network
+from relucert.networks.patches import patches
 from relucert.networks.switching import MaxPool2d, Switching
 
 BUDGET = 2**29  # bytes of temporaries
+PIECE = 2**26  # bytes of temporaries of one walk
 _ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
 
 
@@ -64,8 +71,12 @@ def unit_bounds(
             elif rule is None:
                 within = live[source]
             else:
-                everything = not intervals or isinstance(node.op, MaxPool2d)
-                within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
+                within = work.local(source, lines)
+                if within is None:
+                    everything = not intervals or isinstance(node.op, MaxPool2d)
+                    within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
+                elif intervals:
+                    within = within.meet(live[source])
             live[source] = found[node.index] = within
             if rule is not None:
                 lines[node.index] = relax(node.op, within, rule)
@@ -79,6 +90,10 @@ class _Work:
     def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
         self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
         self.map = LinearMap(graph, [])
+        steps = chain(graph)
+        # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
+        two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
+        self.pair = (steps[0], steps[1]) if steps is not None and two and not steps[1].before else None
 
     def switched(self, node: int) -> bool:
         """Whether a switch lies between the input and this node."""
@@ -102,13 +117,57 @@ class _Work:
         if self.ball.box is None:
             return free
         low, high = free.lower.flatten(1), free.upper.flatten(1)
-        for batch, units in self._chosen(free.unstable.flatten(1)):
+        for batch, units, mine in self._chosen(free.unstable.flatten(1)):
             part = Functional(
                 every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
             )  # fmt: skip
             ball, x = self.ball.restrict(batch), self.x[batch]
-            low, high = _tightened(low, high, batch, units, part.minimum(x, ball), part.maximum(x, ball), True)
+            ends = part.minimum(x, ball), part.maximum(x, ball)
+            low, high = _tightened(low, high, batch, units, mine, *ends, True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def local(self, node: int, lines: dict[int, Lines | Winners]) -> Interval | None:
+        """The bounds of all units of a convolution behind a convolution, from patches; None for any other node."""
+        if self.pair is None or node != self.pair[1].last:
+            return None
+        first, second = self.pair
+        switch = second.core.inputs[0]
+        relaxed = lines[switch]
+        assert isinstance(relaxed, Lines)
+        assert second.conv is not None
+        value = self.graph.values(self.x, [first.last])[first.last]
+        below, above = relaxed.below * value, relaxed.above * value + relaxed.offset
+        outer, offset = second.weight(), self._offset(second)
+        conv = (None, second.conv.stride, second.conv.padding, second.conv.dilation)
+        up, down = outer.clamp(min=0), outer.clamp(max=0)
+        low = F.conv2d(below, up, *conv) + F.conv2d(above, down, *conv) + offset
+        high = F.conv2d(above, up, *conv) + F.conv2d(below, down, *conv) + offset
+        rooms = (None, None) if self.ball.box is None else self.ball.rooms(self.x)
+        eps = cast_up(self.ball.radii(self.x), self.x.dtype)
+        size = (self.x.shape[2], self.x.shape[3])
+
+        def reach(rising: Tensor, falling: Tensor | None, sign: float) -> Tensor:
+            """The minimum of sign * rows over the ball around x, (batch, maps, height, width)."""
+            found = []
+            for patch in patches(first, second, size, rising, falling):
+                here = tuple(None if room is None else patch.cut(room) for room in rooms)
+                found.append(linear_minimum(sign * patch.rows, self.ball.p, eps, *here, budget=self.budget)[0])
+            return torch.stack(found, 2).unflatten(2, second.shape[1:])
+
+        if relaxed.parallel:
+            least = reach(relaxed.above, None, 1.0)
+            most = least if self.ball.box is None else reach(relaxed.above, None, -1.0)
+        else:
+            least, most = reach(relaxed.below, relaxed.above, 1.0), reach(relaxed.above, relaxed.below, -1.0)
+        return Interval(low + least, high - most)
+
+    def _offset(self, step: Step) -> Tensor:
+        """What a step makes of zero: its offset."""
+        value = self.x.new_zeros(1, *self.graph[step.core.inputs[0]].shape)
+        for node in (step.core, *step.behind):
+            assert isinstance(node.op, Affine)
+            value = node.op.apply(value)
+        return value
 
     def refined(
         self, node: int, known: Interval, lines: dict[int, Lines | Winners], *, everything: bool, intervals: bool
@@ -118,7 +177,7 @@ class _Work:
         low, high = known.lower.flatten(1), known.upper.flatten(1)
         needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
         both = all(part.parallel for part in lines.values())
-        for batch, units in self._chosen(needed, 1 if both else 2):
+        for batch, units, mine in self._chosen(needed, 1 if both else 2):
             here = {index: _restricted(part, batch) for index, part in lines.items()}
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
@@ -129,15 +188,17 @@ class _Work:
                 ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
-            low, high = _tightened(low, high, batch, units, below, above, intervals)
+            low, high = _tightened(low, high, batch, units, mine, below, above, intervals)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:
         widest = max(math.prod(node.shape) for node in self.graph)
-        return max(1, self.budget // (6 * widest * (torch.finfo(self.x.dtype).bits // 8)))
+        size = 6 * widest * (torch.finfo(self.x.dtype).bits // 8)
+        # Beyond the cache a walk is bound by memory: pieces of some megabytes are faster than all at once.
+        return max(1, min(self.budget, PIECE) // size)
 
-    def _chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pieces of the batch, and the units (batch, rows) of each that are needed by one of its examples at least."""
+    def _chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pieces of the batch, units (batch, rows) of each of its examples, and which of them are needed."""
         at_once = max(1, self._rows_at_once() // walks)
         counts = needed.sum(1)
         order = counts.argsort(descending=True)
@@ -148,10 +209,10 @@ class _Work:
                 return
             batch = order[start : start + max(1, at_once // wide)]
             start += len(batch)
-            # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
+            # The needed ones of each example first. What fills up the rows is not used: answers must not depend on batches.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
             for part in units.split(at_once, 1):
-                yield batch, part
+                yield batch, part, needed[batch].gather(1, part)
 
     def _mixes_once(self, node: int) -> bool:
         """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
@@ -166,14 +227,18 @@ class _Work:
 
 
 def _tightened(
-    low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], below: Tensor, above: Tensor,
-    keep: bool,
+    low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], mine: Bool[Tensor, " n rows"],
+    below: Tensor, above: Tensor, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Bounds with those of some units replaced; where `keep`, the tighter ones of old and new."""
     place = (batch[:, None].expand_as(units), units)
+    before = low[place], high[place]
     if keep:
-        below, above = torch.maximum(below, low[place]), torch.minimum(above, high[place])
-    return low.index_put(place, below), high.index_put(place, above)
+        below, above = torch.maximum(below, before[0]), torch.minimum(above, before[1])
+    return (
+        low.index_put(place, torch.where(mine, below, before[0])),
+        high.index_put(place, torch.where(mine, above, before[1])),
+    )
 
 
 def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:

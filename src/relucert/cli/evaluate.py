@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -28,17 +27,14 @@ CONFIG = Evaluate
 def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
     from rich.table import Table
 
+    from relucert.cli.bar import points_bar
     from relucert.evaluation.evaluate import evaluate
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = config.json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=hidden, transient=True) as bar:
-        task = bar.add_task("attacking", total=None)
-        result = evaluate(plain, lambda done, total: bar.update(task, completed=done, total=total))
+    with points_bar("attacking", hidden=config.json) as tell:
+        result = evaluate(plain, tell)
     if config.json:
         print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
         return 0

@@ -10,6 +10,7 @@ from typing import Any
 VERBS = {
     "train": "train a network whose robustness can be proved",
     "evaluate": "test error and robust error under an attack",
+    "certify": "verdicts at one radius: proved robust, or not",
     "radius": "proved radii of decisions, exact where possible",
     "data": "list, fetch and describe the data sets",
 }

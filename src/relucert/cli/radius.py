@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json as json_format
 import math
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tyro
 
 from relucert.evaluation.config import RadiusConfig
-
-if TYPE_CHECKING:
-    from relucert.core.records import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +28,14 @@ CONFIG = Radius
 def run(config: Radius) -> int:
     """Find the radii with a progress bar, and print the table and the summary."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
     from rich.table import Table
 
+    from relucert.cli.bar import points_bar
     from relucert.evaluation.radius import radii
 
     plain = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = config.json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=hidden, transient=True) as bar:
-        task = bar.add_task("radii", total=None)
-
-        def tell(record: Record, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        found = radii(plain, tell)
+    with points_bar("radii", hidden=config.json) as tell:
+        found = radii(plain, lambda record, done, total: tell(done, total))
     if config.json:
         for record, exact in zip(found.records, found.exact, strict=True):
             line = {"index": record.index, "label": record.label, "prediction": record.prediction, "exact": exact}

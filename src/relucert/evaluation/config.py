@@ -98,6 +98,55 @@ class RadiusConfig:
         return records_file(self.model, self.out)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CertifyConfig:
+    """Verdicts about a network's decisions on a data set's test points, at one radius."""
+
+    model: Path
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    data: str
+    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
+    p: float = math.inf
+    """The norm of the perturbations: a number >= 1, or inf."""
+    eps: float | None = None
+    """Their radius in pixels; by default the paper's for the data set and the norm."""
+    method: str = "crown"
+    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", ..."""
+    points: int | None = 1000
+    """How many test points, from the first; None for all."""
+    box: bool = True
+    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    batch: int = 100
+    """Points worked on together."""
+    out: Path | None = None
+    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", float(self.p))
+        for name, holds, rule in [
+            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("batch", self.batch >= 1, "be at least 1"),
+        ]:
+            if not holds:
+                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+        if self.eps is None and default_eps(self.data, self.p) is None:
+            raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
+
+    @property
+    def radius(self) -> float:
+        """The radius at which decisions are certified."""
+        found = default_eps(self.data, self.p) if self.eps is None else self.eps
+        assert found is not None
+        return found
+
+    @property
+    def records(self) -> Path:
+        """Where the records go."""
+        return records_file(self.model, self.out)
+
+
 def records_file(model: Path, out: Path | None) -> Path:
     """Where records go: as asked, or into a run's folder, or beside a model's file."""
     if out is not None:

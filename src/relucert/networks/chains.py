@@ -34,6 +34,11 @@ class Step:
         """The convolution, if the step is one."""
         return self.core.op if isinstance(self.core.op, Conv2d) else None
 
+    @property
+    def last(self) -> int:
+        """The node with the step's value, before the ReLU."""
+        return self.behind[-1].index if self.behind else self.core.index
+
     def weight(self) -> Tensor:
         """The weight with everything around it folded in: (out, in, height, width) or (out, in)."""
         op = self.core.op

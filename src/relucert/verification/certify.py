@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +21,6 @@ from relucert.bounds.crown import CROWN
 from relucert.bounds.ibp import IBP
 from relucert.bounds.kw import KW
 from relucert.bounds.rounding import bound_error, evaluation_error
-from relucert.bounds.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
@@ -33,15 +31,7 @@ from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
-
-
-class Bounding(Protocol):
-    """A method that bounds margins over a ball."""
-
-    def solve(self, net: Network, x: Tensor, ball: Ball, asked: Property) -> tuple[UnitBounds, Tensor]:
-        """Bounds of all units, and lower bounds on the margins, (batch, specs)."""
-        ...
-
+from relucert.verification.margins import narrowest, proved_margins
 
 BOUNDING: dict[str, type[Method]] = {"ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha}
 CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING}
@@ -107,22 +97,6 @@ def _piece(
     return Certificate(verdicts, margin, None, [spec(method)] * len(x), seconds)
 
 
-def proved_margins(
-    double: Network, x: Tensor, ball: Ball, method: Bounding, asked: Property, dtype: torch.dtype
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """The smallest proved margin of every example, and what it must exceed for the network to keep it in its dtype."""
-    units, margins = method.solve(double, x, ball, asked)
-    margins = margins - bound_error(double, x, ball, units.inputs, asked)
-    needed = evaluation_error(double, x, ball, units.inputs, asked, dtype)
-    return _narrowest(margins, needed)
-
-
-def _narrowest(margins: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
-    short = (margins - needed).nan_to_num(-math.inf).argmin(1, keepdim=True)
-    margin, need = margins.gather(1, short)[:, 0], needed.gather(1, short)[:, 0]
-    return margin.nan_to_num(-math.inf, math.inf, -math.inf), need
-
-
 def _region_margins(
     net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, method: Region, asked: Property
 ) -> tuple[Tensor, Tensor]:
@@ -143,5 +117,5 @@ def _region_margins(
     lead = (logits.gather(1, y[:, None]) - logits - eps[:, None] * classes * (1 + 1e-9))[~own].reshape(len(x), -1)
     needed = evaluation_error(double, wide, ball, {}, asked, net.dtype)
     lead = lead - bound_error(double, wide, ball, {}, asked)
-    margin, need = _narrowest(lead, needed)
+    margin, need = narrowest(lead, needed)
     return torch.where(inside, margin, torch.full_like(margin, -math.inf)), need

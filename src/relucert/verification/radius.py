@@ -15,8 +15,10 @@ from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
+from relucert.verification.certify import BOUNDING
+from relucert.verification.search import search_radius
 
-RADIUS: dict[str, type[Region]] = {"region": Region}
+RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING}
 
 
 def radius(
@@ -31,7 +33,9 @@ def radius(
 
     `lower` is proved and rounded down; `upper` is the recomputed distance of a `witness` that was run through the network,
     inf without one; `exact` where the two meet. Without y the question is about the predicted class (equation 1 of the
-    paper); with y a misclassified input has lower = upper = 0.
+    paper); with y a misclassified input has lower = upper = 0. With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
+    `lower` is the largest radius at which its bound was evaluated and proved a margin, to 1 % of what it can prove, or the
+    region theorem's if that is larger.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -46,4 +50,6 @@ def radius(
     Ball(p, math.inf, box).check(x)
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
-    return chosen.radius(net, x, labels, p, box)
+    if isinstance(chosen, Region):
+        return chosen.radius(net, x, labels, p, box)
+    return search_radius(net, x, labels, p, box, chosen)

@@ -1,0 +1,304 @@
+"""Intervals, Kolter-Wong, CROWN and alpha: sound over every network and norm, ordered, and right where the answer is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import Tensor, nn
+
+from asserts import assert_sound
+from relucert.bounds.alpha import Alpha
+from relucert.bounds.backward import pull
+from relucert.bounds.crown import CROWN
+from relucert.bounds.ibp import IBP
+from relucert.bounds.kw import KW
+from relucert.bounds.units import _Work, unit_bounds
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.properties import class_stays
+from relucert.networks.chains import chain
+from relucert.networks.network import Network
+from relucert.networks.patches import patches
+from zoo import NETWORKS, inputs, network, randomised
+
+METHODS = {"ibp": IBP(), "kw": KW(), "crown": CROWN(), "alpha": Alpha(steps=8)}
+names = pytest.mark.parametrize("name", NETWORKS)
+norms = pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+
+
+def question(name: str, p: float, eps: float, box: tuple[float, float] | None, dtype: torch.dtype = torch.float64):
+    net = network(name, dtype)
+    x = inputs(net, 4)
+    radii = eps * torch.tensor([0.3, 1.0, 1.0, 2.0], dtype=torch.float64)
+    return net, x, Ball(p, radii, box), class_stays(net.predict(x), net.classes, dtype=dtype)
+
+
+def sampled(ball: Ball, x: Tensor, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.stack([ball.sample(x, generator) for _ in range(count)], 1)
+
+
+@names
+@norms
+@pytest.mark.parametrize("box", [None, (0.0, 1.0)])
+def test_sound_and_ordered(name: str, p: float, box: tuple[float, float] | None) -> None:
+    for eps in (0.05, 0.3):
+        net, x, ball, asked = question(name, p, eps, box)
+        points = sampled(ball, x, 40)
+        found = {}
+        for method, solver in METHODS.items():
+            with torch.no_grad():
+                bounds, margins = solver.solve(net, x, ball, asked)
+            assert_sound(net, x, ball, bounds, asked, margins, points)
+            found[method] = margins
+        assert bool((found["ibp"] <= found["crown"] + 1e-12).all())
+        assert bool((found["crown"] <= found["alpha"]).all())
+
+
+@names
+def test_float32_agrees_with_float64(name: str) -> None:
+    for p in (2.0, math.inf):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            net, x, ball, asked = question(name, p, 0.1, (0.0, 1.0), dtype)
+            with torch.no_grad():
+                found.append(
+                    [METHODS[method].solve(net, x, ball, asked)[1].double() for method in ("ibp", "kw", "crown")]
+                )
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@names
+@norms
+def test_a_point_is_its_own_bound(name: str, p: float) -> None:
+    net, x, _, asked = question(name, p, 0.1, None)
+    ball = Ball(p, 0.0, None)
+    for method, solver in METHODS.items():
+        with torch.no_grad():
+            torch.testing.assert_close(
+                solver.solve(net, x, ball, asked)[1], asked.margins(net(x)), rtol=1e-9, atol=1e-9, msg=method
+            )
+
+
+@names
+def test_intervals_are_monotone_in_ball_and_box(name: str) -> None:
+    for p in (1.0, 2.0, math.inf):
+        net, x, _, asked = question(name, p, 0.1, None)
+        before = torch.full((len(x), asked.rows.shape[1]), -math.inf, dtype=torch.float64)
+        for eps, box in (
+            (0.4, None),
+            (0.3, None),
+            (0.3, (-0.1, 1.1)),
+            (0.2, (-0.1, 1.1)),
+            (0.2, (0.0, 1.0)),
+            (0.0, (0.0, 1.0)),
+        ):
+            with torch.no_grad():
+                margins = IBP().solve(net, x, Ball(p, eps, box), asked)[1]
+            assert bool((margins >= before - 1e-12).all())
+            before = margins
+
+
+def test_kolter_wong_by_hand() -> None:
+    """One input z in [-1, 1], logits (relu(z), 0.3): the chord of the ReLU is (z + 1) / 2, and so is the slope below it."""
+    module = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2))
+    with torch.no_grad():
+        for value, tensor in ((1.0, module[0].weight), (0.0, module[0].bias)):
+            tensor.fill_(value)  # type: ignore[operator, union-attr]
+        module[2].weight.copy_(torch.tensor([[1.0], [0.0]]))  # type: ignore[operator]
+        module[2].bias.copy_(torch.tensor([0.0, 0.3]))  # type: ignore[operator]
+    net = Network(module.double(), (1,)).eval()
+    x, ball = torch.zeros(1, 1, dtype=torch.float64), Ball(2, 1.0, None)
+    with torch.no_grad():
+        up = class_stays(torch.tensor([0]), 2, dtype=torch.float64)  # relu(z) - 0.3
+        down = class_stays(torch.tensor([1]), 2, dtype=torch.float64)  # 0.3 - relu(z)
+        assert float(KW().solve(net, x, ball, up)[1]) == pytest.approx(-0.5 - 0.3)
+        assert float(KW().solve(net, x, ball, down)[1]) == pytest.approx(0.3 - 1.0)
+        assert float(CROWN().solve(net, x, ball, up)[1]) == pytest.approx(-0.3)
+        assert float(Alpha().solve(net, x, ball, up)[1]) == pytest.approx(-0.3)
+
+
+def triangle_program(net: Network, x: Tensor, ball: Ball, asked: Tensor, inputs: dict) -> float:
+    """The linear program over all triangle relaxations of a fully connected network (p = inf): the best linear bound."""
+    steps = chain(net.graph)
+    assert steps is not None
+    low, high = (side.flatten().numpy() for side in ball.hull(x))
+    size = len(low)
+    widths = [int(np.prod(step.shape)) for step in steps[:-1]]
+    count = size + sum(widths)
+    bounds = [(low[i], high[i]) for i in range(size)] + [(None, None)] * sum(widths)
+    rows, limits = [], []
+    place, before = size, slice(0, size)
+    weights = [step.weight().detach().numpy() for step in steps]
+    offsets = []
+    for step in steps:
+        here = x.new_zeros(1, step.core.op.weight.value.shape[1])  # type: ignore[union-attr]
+        offsets.append(step.core.op.apply(here)[0].detach().numpy())  # type: ignore[union-attr]
+    for step, switch in enumerate(net.switches):
+        within = inputs[switch.index]
+        lo, hi = within.lower.flatten().numpy(), within.upper.flatten().numpy()
+        for j in range(widths[step]):
+            z = np.zeros(count)
+            z[before] = weights[step][j]
+            y = np.zeros(count)
+            y[place + j] = 1.0
+            b = offsets[step][j]
+            lines = [(-y, 0.0), (z - y, -b)]  # y >= 0, y >= z + b
+            if lo[j] >= 0:
+                lines = [(z - y, -b), (y - z, b)]
+            elif hi[j] <= 0:
+                lines = [(y, 0.0), (-y, 0.0)]
+            else:
+                k = hi[j] / (hi[j] - lo[j])
+                lines.append((y - k * z, k * b - k * lo[j]))
+            for row, limit in lines:
+                rows.append(row)
+                limits.append(limit)
+        before = slice(place, place + widths[step])
+        place += widths[step]
+    cost = np.zeros(count)
+    functional = asked.numpy() @ weights[-1]
+    cost[before] = functional
+    answer = linprog(cost, np.array(rows), np.array(limits), bounds=bounds)
+    assert answer.status == 0, answer.message
+    return float(answer.fun + asked.numpy() @ offsets[-1])
+
+
+def test_no_linear_bound_beats_the_program_over_triangles_and_alpha_comes_close() -> None:
+    gaps = []
+    for seed in range(6):
+        module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+        net = Network(randomised(module, seed).double(), (4,)).eval()
+        x = inputs(net, 1, seed)
+        ball, asked = Ball(math.inf, 0.3), class_stays(net.predict(x), 3, dtype=torch.float64)
+        with torch.no_grad():
+            for method in (KW(), CROWN(), Alpha(steps=60)):
+                bounds, margins = method.solve(net, x, ball, asked)
+                best = [triangle_program(net, x, ball, row, bounds.inputs) for row in asked.rows[0]]
+                for mine, most in zip(margins[0].tolist(), best, strict=True):
+                    intervals = float(IBP().solve(net, x, ball, asked)[1].max())
+                    assert mine <= max(most, intervals) + 1e-7
+                if isinstance(method, Alpha):
+                    crown = CROWN().solve(net, x, ball, asked)[1][0]
+                    gaps += [
+                        (most - float(c), most - m) for most, c, m in zip(best, crown, margins[0].tolist(), strict=True)
+                    ]
+    # Of what CROWN leaves to the program alpha gets most.
+    assert sum(after for _, after in gaps) < 0.2 * sum(before for before, _ in gaps)
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn colour"])
+@norms
+@pytest.mark.parametrize("box", [None, (0.0, 1.0)])
+def test_patches_give_the_bounds_of_whole_rows(
+    name: str, p: float, box: tuple[float, float] | None, monkeypatch
+) -> None:
+    net, x, ball, _ = question(name, p, 0.2, box)
+    found = {}
+    for way in ("patches", "rows"):
+        if way == "rows":
+            monkeypatch.setattr(_Work, "local", lambda self, node, lines: None)
+        with torch.no_grad():
+            found[way] = [unit_bounds(net, x, ball, rule, intervals=False) for rule in ("parallel", "adaptive")]
+    for one, other in zip(found["patches"], found["rows"], strict=True):
+        for index in one.inputs:
+            torch.testing.assert_close(one.inputs[index].lower, other.inputs[index].lower, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(one.inputs[index].upper, other.inputs[index].upper, rtol=1e-9, atol=1e-9)
+
+
+def test_patches_are_rows_of_the_affine_map() -> None:
+    from relucert.geometry.region import LinearRegion
+
+    for name in ("cnn", "cnn colour"):
+        net = network(name)
+        x = inputs(net, 3)
+        region = LinearRegion.at(net, x)
+        steps = chain(net.graph)
+        assert steps is not None
+        first = region.faces[0].count
+        gate = region.patterns[0].double()
+        height, width = net.input_shape[1:]
+        for patch in patches(steps[0], steps[1], (height, width), gate, gate):
+            maps = steps[1].shape[0]
+            units = (
+                torch.arange(maps) * steps[1].shape[1] * steps[1].shape[2]
+                + patch.place[0] * steps[1].shape[2]
+                + patch.place[1]
+            )
+            rows = region.rows((first + units).expand(3, -1))
+            sign = region.patterns[1].flatten(1)[:, units].double() * 2 - 1
+            whole = torch.zeros_like(rows)
+            whole[:, :, :, patch.window[0], patch.window[1]] = patch.rows
+            torch.testing.assert_close(whole, rows * sign[:, :, None, None, None])
+
+
+@names
+def test_answers_do_not_depend_on_the_batch(name: str) -> None:
+    net, x, ball, asked = question(name, 2.0, 0.2, (0.0, 1.0))
+    with torch.no_grad():
+        for method in (KW(), CROWN(), Alpha(steps=3)):
+            together = method.solve(net, x, ball, asked)[1]
+            for i in range(len(x)):
+                one = torch.tensor([i])
+                alone = class_stays(net.predict(x[one]), net.classes, dtype=torch.float64)
+                mine = method.solve(net, x[one], ball.restrict(one), alone)[1][0]
+                torch.testing.assert_close(mine, together[i], rtol=1e-9, atol=1e-9)
+
+
+@names
+def test_a_small_budget_changes_nothing(name: str) -> None:
+    net, x, ball, asked = question(name, 2.0, 0.2, (0.0, 1.0))
+    with torch.no_grad():
+        for one, other in ((KW(), KW(budget=2**12)), (CROWN(), CROWN(budget=2**12))):
+            torch.testing.assert_close(
+                one.solve(net, x, ball, asked)[1], other.solve(net, x, ball, asked)[1], rtol=1e-10, atol=1e-10
+            )
+
+
+@pytest.mark.parametrize("name", ["fc deep", "cnn", "residual", "max pool", "leaky"])
+@pytest.mark.parametrize("method", ["ibp", "kw", "crown"])
+def test_gradients_agree_with_finite_differences(name: str, method: str) -> None:
+    net, x, ball, asked = question(name, 2.0, 0.1, (0.0, 1.0))
+    weights = list(net.parameters())
+    generator = torch.Generator().manual_seed(1)
+    direction = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
+
+    def total() -> Tensor:
+        return METHODS[method].solve(net, x, ball, asked)[1].sum()
+
+    slopes = torch.autograd.grad(total(), weights, allow_unused=True, materialize_grads=True)
+    expected = sum(float((slope * along).sum()) for slope, along in zip(slopes, direction, strict=True))
+    step, values = 1e-6, []
+    for by in (step, -2 * step):
+        with torch.no_grad():
+            for weight, along in zip(weights, direction, strict=True):
+                weight += by * along
+            values.append(float(total()))
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_functionals_of_any_node_can_be_pulled() -> None:
+    net, x, ball, _ = question("leaky", 2.0, 0.1, None)
+    bounds = unit_bounds(net, x, ball, "parallel")
+    node = net.switches[-1].inputs[0]
+    rows = torch.randn(4, 3, *net.graph[node].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        found = pull(net.graph, node, rows, bounds.relaxations)
+        low, high = found.minimum(x, ball), found.maximum(x, ball)
+        points = sampled(ball, x, 50)
+        value = net.graph.values(points.flatten(0, 1), [node])[node].reshape(4, 50, 1, -1)
+        seen = (value * rows.flatten(2)[:, None]).sum(-1)
+    assert bool((seen.amin(1) >= low - 1e-10).all())
+    assert bool((seen.amax(1) <= high + 1e-10).all())
+
+
+def test_bad_parameters_are_named() -> None:
+    with pytest.raises(InvalidInput, match="steps of alpha must be at least 0; found -1"):
+        Alpha(steps=-1)
+    with pytest.raises(InvalidInput, match=r"rate of alpha must lie between 0 and 10; found 0\.0"):
+        Alpha(rate=0.0)

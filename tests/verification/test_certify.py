@@ -1,0 +1,153 @@
+"""Verdicts and certified radii: a proof is never contradicted, in the network's own dtype, for every method and norm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import relucert as rc
+from asserts import assert_below_attack, assert_witness
+from relucert.bounds.rounding import bound_error, evaluation_error
+from relucert.core.errors import InvalidInput
+from relucert.core.properties import class_stays
+from relucert.core.results import Verdict
+from relucert.networks.network import Network
+from relucert.verification.certify import BOUNDING, CERTIFY, certify
+from relucert.verification.radius import radius
+from zoo import NETWORKS, inputs, network, randomised
+
+METHODS = tuple(CERTIFY)
+names = pytest.mark.parametrize("name", NETWORKS)
+
+
+@names
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_robust_is_not_broken(name: str, method: str, dtype: torch.dtype) -> None:
+    net = network(name, dtype)
+    x = inputs(net, 6)
+    y = net.predict(x)
+    for p, eps, box in ((1.0, 0.2, None), (2.0, 0.1, (0.0, 1.0)), (math.inf, 0.03, (0.0, 1.0))):
+        ball = rc.Ball(p, eps * torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0, 4.0]), box)
+        found = certify(net, x, y, ball, method)
+        broken = rc.attack(net, x, y, ball, rc.PGD(steps=20, restarts=2)).success
+        robust = found.which(Verdict.ROBUST)
+        assert not bool((robust & broken).any())
+        assert bool((found.margin[robust] > 0).all())
+        assert bool(robust[0]) or method == "region"
+
+
+@names
+def test_margins_are_below_what_float_evaluation_gives(name: str) -> None:
+    """The network in float32 is nowhere further from the one in float64 than its bound says."""
+    single, double = network(name, torch.float32), network(name, torch.float32).double()
+    x = inputs(single, 4)
+    for p, eps in ((2.0, 0.3), (math.inf, 0.1)):
+        ball = rc.Ball(p, eps)
+        asked = class_stays(single.predict(x), single.classes, dtype=torch.float64)
+        error = evaluation_error(double, x.double(), ball, {}, asked, torch.float32)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for _ in range(30):
+                z = ball.sample(x, generator)
+                gap = (asked.margins(single(z).double()) - asked.margins(double(z.double()))).abs()
+                assert bool((gap <= error).all())
+        assert bool((error > 0).all())
+        assert bool((error < 1e-2).all())
+        own = bound_error(double, x.double(), ball, {}, asked)
+        assert bool((own > 0).all())
+        assert bool((own < 1e-8).all())
+
+
+def test_misclassified_points_are_called_so() -> None:
+    net = network("fc")
+    x = inputs(net, 5)
+    y = (net.predict(x) + 1) % net.classes
+    found = certify(net, x, y, rc.Ball(2, 0.01), "crown")
+    assert found.verdict == [Verdict.MISCLASSIFIED] * 5
+    assert bool((found.margin < 0).all())
+
+
+def test_targets_ask_for_less() -> None:
+    net = network("fc")
+    x = inputs(net, 8)
+    y = net.predict(x)
+    ball = rc.Ball(2, 0.3)
+    every = certify(net, x, y, ball, "crown").margin
+    some = certify(net, x, y, ball, "crown", targets=((y + 1) % net.classes)[:, None]).margin
+    assert bool((some >= every - 1e-12).all())
+    assert bool((some > every + 1e-6).any())
+    with pytest.raises(InvalidInput, match="targets must be left out for method region"):
+        certify(net, x, y, ball, "region", targets=((y + 1) % net.classes)[:, None])
+
+
+@pytest.mark.parametrize("factor", [1e-2, 1e-4, 1e-6, 1e-7])
+@pytest.mark.parametrize("method", METHODS)
+def test_planted_counterexamples_are_never_robust(factor: float, method: str) -> None:
+    """A bias is set so that the worst point on a segment in the ball loses by a small part of the logits' size."""
+    for seed in range(4):
+        for dtype in (torch.float32, torch.float64):
+            module = randomised(
+                nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2)), seed
+            )
+            net = Network(module.to(dtype), (5,)).eval()
+            x = inputs(net, 1, seed)
+            direction = torch.randn(1, 5, generator=torch.Generator().manual_seed(seed)).to(dtype)
+            ball = rc.Ball(2, 0.2, None)
+            with torch.no_grad():
+                steps = torch.linspace(0, 0.999, 50, dtype=dtype)[:, None]
+                points = x + 0.2 * steps * direction / direction.norm()
+                logits = net(points)
+                lead = logits[:, 0] - logits[:, 1]
+                scale = float(logits.abs().max())
+                module[4].bias[0] -= lead.min() + factor * scale  # type: ignore[operator, index]
+                logits = net(points)
+                lost = logits[:, 0] < logits[:, 1]
+            assert bool(lost.any())
+            found = certify(net, x, torch.tensor([0]), ball, method)
+            assert found.verdict[0] is not Verdict.ROBUST
+
+
+@names
+@pytest.mark.parametrize("method", sorted(BOUNDING))
+def test_radii_are_certified_and_near_what_can_be(name: str, method: str) -> None:
+    net = network(name)
+    x = inputs(net, 3)
+    y = net.predict(x)
+    for p, box in ((2.0, (0.0, 1.0)), (math.inf, None)):
+        found = radius(net, x, p=p, box=box, method=method)
+        assert_witness(net, x, y, p, box, found)
+        finite = found.lower.isfinite()
+        ball = rc.Ball(p, torch.where(finite, found.lower, 1.0), box)
+        # The region theorem's radius may be the larger one; otherwise the bound proves this radius again.
+        theorem = rc.Region(regions=1).radius(net, x, y, p, box).lower
+        verdicts = certify(net, x, y, ball, method).which(Verdict.ROBUST)
+        assert bool((verdicts | (found.lower <= theorem * (1 + 1e-9)) | ~finite).all())
+        assert_below_attack(found, rc.attack(net, x, y, rc.Ball(p, found.lower.clamp(max=10.0), box), rc.PGD(steps=20)))
+        if method == "ibp":  # monotone: what is more than a hundredth beyond was seen to fail
+            beyond = rc.Ball(p, torch.where(finite, found.lower * 1.02, 1.0), box)
+            more = certify(net, x, y, beyond, method).which(Verdict.ROBUST)
+            assert not bool((more & finite & (found.lower > theorem * (1 + 1e-9))).any())
+
+
+def test_a_box_that_is_robust_all_over_has_an_infinite_radius() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    randomised(module, 1)
+    with torch.no_grad():
+        module[2].bias.copy_(torch.tensor([50.0, 0.0]))  # type: ignore[operator]
+    net = Network(module.double(), (2,)).eval()
+    found = radius(net, inputs(net, 3), p=2, method="crown")
+    assert bool(found.lower.isinf().all())
+
+
+def test_unbounded_sets_are_refused() -> None:
+    net = network("fc")
+    x = inputs(net, 2)
+    with pytest.raises(InvalidInput, match="ball must be bounded: eps or the box must be finite"):
+        certify(net, x, net.predict(x), rc.Ball(2, math.inf, None), "crown")
+    with pytest.raises(InvalidInput, match="method must be one of"):
+        certify(net, x, net.predict(x), rc.Ball(2, 0.1), "magic")
+    assert len(certify(net, x[:0], net.predict(x[:0]), rc.Ball(2, 0.1), "crown")) == 0
