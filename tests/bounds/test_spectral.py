@@ -56,7 +56,7 @@ def random_matrix(seed: int, rows: int, columns: int, kind: str) -> Tensor:
     kind=st.sampled_from(["plain", "flat", "low rank", "graded", "zero", "positive"]),
     power=st.integers(-60, 60),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_never_below_and_hardly_above(seed: int, rows: int, columns: int, kind: str, power: int) -> None:
     matrix = random_matrix(seed, rows, columns, kind) * 10.0**power
     truth, bound = true_norm(matrix), float(norm_bounds(matrix[None]))
@@ -115,7 +115,7 @@ def test_every_affine_node_without_its_matrix(name: str, monkeypatch: pytest.Mon
     dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     groups=st.integers(1, 2),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_convolution_by_its_frequencies(
     seed: int, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
     dilation: tuple[int, int], groups: int,

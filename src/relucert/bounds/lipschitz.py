@@ -100,6 +100,7 @@ def deviations(
     graph, parts, unit = net.graph, parts or Parts(net), torch.finfo(x.dtype).eps / 2
     moved = Deviations()
     live, values, errors = {0: Interval(*ball.hull(x))}, {0: x}, {0: torch.zeros_like(x)}
+    live[0] = _known(live[0])
     moved.outputs[0], moved.values[0], moved.offs[0] = live[0], x, errors[0]
     moved.after[0] = input_radius(x, ball)
     for node in graph.nodes[1:]:
@@ -110,8 +111,8 @@ def deviations(
             within = within.meet(_around(given[0], parts.reaches(source, moved), off[0]))
             if refine is not None:
                 within = within.meet(refine(moved, node, within))
-            live[source] = within
-            live[node.index] = through(node, [within])
+            within = live[source] = _known(within)
+            live[node.index] = _known(through(node, [within]))
             values[node.index] = node.op.apply(given[0])
             relu = isinstance(node.op, ReLU)
             errors[node.index] = off[0] + unit * given[0].abs() if relu else node.op.apply(off[0])
@@ -146,7 +147,7 @@ def lipschitz_margins(
         below, above = _rooms(moved.values[root], moved.outputs[root], moved.offs[root])
         least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
         total = total + least * (1 + 2 * relative_rounding(rows[0, 0].numel(), x.dtype))
-    return total.nan_to_num(nan=-math.inf)
+    return torch.where(total.isnan(), -math.inf, total)
 
 
 def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
@@ -156,16 +157,17 @@ def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
     low, high = (side.double() for side in ball.hull(x))
     corner = norm(torch.maximum(high - x.double(), x.double() - low).flatten(1), 2)
     up = 1 + 4 * relative_rounding(size, torch.float64)
-    return torch.minimum(ball.radii(x.double()) * wider, corner) * up
+    return _least(ball.radii(x.double()) * wider, corner) * up
 
 
 class Parts:
-    """The affine parts of a network in float64, each looked at when it is needed."""
+    """The affine parts of a network in float64, each looked at when it is needed; for one batch, and weights that stay."""
 
     def __init__(self, net: Network):
         self.graph = (net if net.dtype == torch.float64 else copy.deepcopy(net).double()).graph
         self.known: dict[int, AffinePart | None] = {}
         self.nodes: dict[int, float] = {}
+        self.local: dict[tuple[int, int, bool], tuple[Tensor, Tensor, Tensor]] = {}
 
     def part(self, node: int) -> AffinePart | None:
         """The matrices of a node, or None where they are too large or the node is a root itself."""
@@ -191,12 +193,12 @@ class Parts:
         part = self.part(source)
         ends = [torch.ones_like(within.lower).flatten(1).double()] * 2
         if isinstance(op, ReLU):
-            ends[0] = torch.where(within.upper > 0, 1.0, op.slope).flatten(1).double()
+            ends[0] = torch.where(within.upper.flatten(1) <= 0, op.slope, ends[0])
             ends[1] = within.unstable.flatten(1).double()
         if part is None:
             after = before = self.along(source, moved.after)
         else:
-            after, before = (self._across(part, rows, moved) for rows in ends)
+            after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
             before = torch.minimum(before, after)
         if isinstance(op, MaxPool2d):
             windows = op.windows()
@@ -205,10 +207,10 @@ class Parts:
         corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
         noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)
         up = 1 + 4 * relative_rounding(corner.numel() + ends[0].shape[1], torch.float64)
-        moved.before[node.index] = torch.minimum(before + noise, corner) * up
+        moved.before[node.index] = _least(before + noise, corner) * up
         low, high = _rooms(moved.values[node.index], moved.outputs[node.index], moved.offs[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double(), 2)
-        moved.after[node.index] = torch.minimum(after, corner) * up
+        moved.after[node.index] = _least(after, corner) * up
 
     def along(self, node: int, after: dict[int, Tensor]) -> Tensor:
         """How far a node moves, from node to node."""
@@ -231,19 +233,41 @@ class Parts:
             found = torch.minimum(found, _times(self.along(inner.inputs[0], after), self.nodes[-node]) * up)
         return found
 
-    def _across(self, part: AffinePart, rows: Tensor, moved: Deviations) -> Tensor:
+    def _across(self, part: AffinePart, rows: Tensor, moved: Deviations, key: tuple[int, bool]) -> Tensor:
         """How far the units move together, each times its weight in `rows` (batch, units), between 0 and 1."""
         total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for root, matrix in part.matrices.items():
-            local = local_norm_bounds(matrix, part.hidden[root], rows, _moving(moved.outputs[root]))
+            local = self._local(matrix, part.hidden[root], rows, _moving(moved.outputs[root]), (key[0], root, key[1]))
             total = total + _times(local.clamp(max=part.norms[root]), moved.after[root])
             squares = squares + moved.after[root].square()
         return torch.minimum(total, _times(squares.sqrt(), part.joint)) * (1 + gamma(len(part.matrices) + 8))
+
+    def _local(
+        self, matrix: Tensor, hidden: float, rows: Tensor, moving: Tensor, key: tuple[int, int, bool]
+    ) -> Float[Tensor, " batch"]:
+        """Norms local to every example; those that were asked for before with the same units are not computed again."""
+        if key not in self.local:
+            found = local_norm_bounds(matrix, hidden, rows, moving)
+        else:
+            old_rows, old_moving, old = self.local[key]
+            new = ((rows != old_rows).any(1) | (moving != old_moving).any(1)).nonzero()[:, 0]
+            found = old.index_copy(0, new, local_norm_bounds(matrix, hidden, rows[new], moving[new]))
+        self.local[key] = rows, moving, found
+        return found
 
 
 def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
     """The entries that are not known to stay where they are."""
     return (within.upper > within.lower).flatten(1)
+
+
+def _known(within: Interval) -> Interval:
+    """The interval, without an end where that is not a number: what overflows must not look as if it stood still."""
+    low, high = (
+        torch.where(end.isnan(), torch.full_like(end, most), end)
+        for end, most in ((within.lower, -math.inf), (within.upper, math.inf))
+    )
+    return Interval(low, high)
 
 
 def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
@@ -257,6 +281,12 @@ def _rooms(value: Tensor, within: Interval, off: Tensor) -> tuple[Tensor, Tensor
     """How far below and above a computed value the true ones can be."""
     up = 1 + 2 * torch.finfo(value.dtype).eps
     return ((value - within.lower + off) * up).clamp(min=0), ((within.upper - value + off) * up).clamp(min=0)
+
+
+def _least(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two radii; one that is not a number says nothing."""
+    least = torch.fmin(a, b)
+    return torch.where(least.isnan(), math.inf, least)
 
 
 def _times(a: Tensor, b: Tensor | float) -> Tensor:

@@ -12,8 +12,8 @@ side. Without the box and with s = 0 that is SDP-CROWN's bound,
     -1/2 (lam (rho^2 - ||z0||^2) + sum_i min(c_i - g_i - lam z0_i, g_i + lam z0_i, 0)^2 / lam);
 
 with lam = 0 and CROWN's slopes g / c it is CROWN's. Slopes are kept in [s, 1], as CROWN's are. The right side is concave in
-lam with the derivative (||t||^2 - rho^2) / 2; lam ||t|| grows with lam and ||t|| falls, so lam <- lam ||t|| / rho approaches
-the best one from either side. The slopes climb by Adam. Every step is a bound.
+lam with the derivative (||t||^2 - rho^2) / 2, whose sign brackets the best one; inside the bracket lam <- lam ||t|| / rho is
+the next guess. The slopes climb by Adam. Every lam and every slope give a bound.
 
 Radii rho come from `lipschitz`, max pools keep their lines. For a ball of another norm the radii are those of a ball of l2
 around it, and the walk ends over the ball itself: the bound holds for every p, and gains most for p = 2.
@@ -22,7 +22,7 @@ around it, and the walk ends over the ball itself: the bound holds for every p, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -46,7 +46,7 @@ from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU
 
 _CARE = 30  # times smaller are the steps of upper slopes
-_ROUNDS = 8  # of the search for lam
+_ROUNDS = 8  # of the search for lam, half as many for inner units
 _WALK = 24  # tensors of a layer's size that a walk keeps
 _CLIMB = 40  # and that climbing keeps
 
@@ -96,11 +96,11 @@ class SDP(Method):
         for batch in torch.arange(len(x), device=x.device).split(examples):
             for some in torch.arange(asked.rows.shape[1], device=x.device).split(rows):
                 part = Property(asked.rows[batch][:, some], asked.offsets[batch][:, some])
-                balls = ball_relaxations(net, moved, batch)
+                balls = ball_relaxations(net, moved, batch, _ROUNDS)
                 found = self._climb(net, balls, x[batch], ball.restrict(batch), part)
                 place = (batch[:, None], some[None])
                 best[place] = torch.maximum(best[place], found)
-        return bounds, best.nan_to_num(nan=-math.inf)
+        return bounds, torch.where(best.isnan(), -math.inf, best)
 
     def _climb(
         self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property
@@ -165,7 +165,7 @@ class SDP(Method):
             wide = int(needed[batch].sum(1).max())
             if wide == 0:
                 break
-            lines, here = ball_relaxations(net, moved, batch), ball.restrict(batch)
+            lines, here = ball_relaxations(net, moved, batch, _ROUNDS // 2), ball.restrict(batch)
             # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
             for some in units.split(rows, 1):
@@ -182,7 +182,8 @@ class SDP(Method):
 class BallLines:
     """A layer of ReLUs over box and ball: slopes for positive and for negative functionals, (batch, *shape) or by row.
 
-    `low` and `high` (batch, *shape) are the ends of the box seen from the `centre`, `reach` (batch,) is the radius of the ball.
+    `low` and `high` (batch, *shape) are the ends of the box seen from the `centre`, `reach` (batch,) is the radius of the ball;
+    `rounds` of the search for lam.
     """
 
     slope: float
@@ -192,40 +193,52 @@ class BallLines:
     low: Tensor
     high: Tensor
     reach: Tensor
+    rounds: int
     by_row: bool = False
     parallel = False
 
     def with_slopes(self, below: Tensor, above: Tensor) -> BallLines:
         """The same with slopes for every row, (batch, rows, *shape); those of units that cannot switch stay."""
         mask = self.unstable.unsqueeze(1)
-        pair = (torch.where(mask, new, old.unsqueeze(1)) for new, old in zip((below, above), self.slopes, strict=True))
-        low, high = pair
-        return BallLines(
-            self.slope, (low, high), self.unstable, self.centre, self.low, self.high, self.reach, by_row=True
+        low, high = (
+            torch.where(mask, new, old.unsqueeze(1)) for new, old in zip((below, above), self.slopes, strict=True)
         )
+        return replace(self, slopes=(low, high), by_row=True)
 
     def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
         """Functionals behind the node as functionals before it, with what must be added for a lower bound."""
         below, above = self.slopes if self.by_row else (side.unsqueeze(1) for side in self.slopes)
         slopes = torch.where(rows > 0, below, above)
         # Only units that may switch have anything to pay; the others are linear, with their slope.
-        paying = torch.where(self.unstable.unsqueeze(1), rows, torch.zeros_like(rows)).flatten(2)
-        flat = slopes.flatten(2) if slopes.shape[1] == rows.shape[1] else slopes.expand_as(rows).flatten(2)
-        return rows * slopes, self.paid(paying, flat), None
+        unstable = self.unstable.flatten(1)
+        mask, units = unstable.to(torch.int8).sort(1, descending=True)
+        wide = int(unstable.sum(1).max()) if len(unstable) else 0
+        mask, units = mask[:, :wide].to(rows.dtype), units[:, :wide]
+        place = units.unsqueeze(1).expand(-1, rows.shape[1], -1)
+        paying = rows.flatten(2).gather(2, place) * mask.unsqueeze(1)
+        sides = tuple(side.flatten(1).gather(1, units) for side in (self.centre, self.low, self.high))
+        return rows * slopes, self._paid(paying, slopes.flatten(2).gather(2, place), *sides), None
 
-    def paid(self, rows: Float[Tensor, " batch rows units"], slopes: Tensor) -> Float[Tensor, " batch rows"]:
-        """The right side of the inequality for functionals `rows` and `slopes * rows`, at nearly its best lam."""
+    def _paid(
+        self,
+        rows: Float[Tensor, " batch rows units"],
+        slopes: Float[Tensor, " batch rows units"],
+        centre: Float[Tensor, " batch units"],
+        low: Float[Tensor, " batch units"],
+        high: Float[Tensor, " batch units"],
+    ) -> Float[Tensor, " batch rows"]:
+        """The right side of the inequality for functionals c = `rows` and g = `slopes * rows`, at nearly its best lam."""
         with torch.no_grad():
             up, down = rows * (1 - slopes), rows * (self.slope - slopes)
-            low, high, centre = (side.flatten(1).unsqueeze(1) for side in (self.low, self.high, self.centre))
+            centre, low, high = centre.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1)
             middle = torch.minimum(torch.maximum(-centre, low), high)
-            reach = self.reach.unsqueeze(1)
+            reach, idle = self.reach.unsqueeze(1), rows == 0
             limits = torch.finfo(rows.dtype)
             least, most = limits.tiny**0.5, limits.max**0.25
             unit = reach.clamp(min=1 / most)
 
             def at(lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                """Where the minima are, whether on the upper piece, and what they add up to."""
+                """Where the minima are, whether on the upper piece, and what all add up to."""
                 many = lam.unsqueeze(2)
                 near = many.clamp(min=least)
                 right = torch.minimum(torch.maximum(-up / near, middle), high)
@@ -233,28 +246,37 @@ class BallLines:
                 over = up * (centre + right) + many / 2 * right.square()
                 under = down * (centre + left) + many / 2 * left.square()
                 upper = over <= under
-                step = torch.where(upper, right, left)
-                # Units that do not pay have nothing to choose.
-                step = torch.where(rows == 0, torch.zeros_like(step), step)
-                value = torch.where(rows == 0, torch.zeros_like(over), torch.minimum(over, under))
-                return step, upper, value.sum(2) - lam / 2 * reach.square()
+                step = torch.where(upper, right, left).masked_fill_(idle, 0.0)
+                value = torch.minimum(over, under).masked_fill_(idle, 0.0).sum(2) - lam / 2 * reach.square()
+                return step, upper, value
 
-            lam = torch.maximum(up.abs(), down.abs()).norm(dim=2) / unit
-            for _ in range(_ROUNDS):
-                lam = (lam * at(lam)[0].norm(dim=2) / unit).clamp(least, most)
-            none = torch.zeros_like(lam)
-            lam = torch.where(at(lam)[2] > at(none)[2], lam, none)
-            step, upper, _ = at(lam)
-            place, chosen = centre + step, torch.where(upper, 1.0, self.slope).to(rows)
-            square = lam / 2 * (step.square().sum(2) - reach.square())
-            size = (rows * (chosen - slopes) * place).abs().sum(2)
-            size = size + lam / 2 * (step.square().sum(2) + reach.square())
-            square = square - 4 * relative_rounding(rows.shape[2], rows.dtype) * size
+            none = torch.zeros_like(reach.expand(rows.shape[:2]))
+            lam = (torch.maximum(up.abs(), down.abs()).norm(dim=2) / unit).clamp(least, most)
+            lower, higher, kept = none + least, none + most, none
+            place, upper, best = at(none)  # with the box alone
+            for _ in range(self.rounds):
+                step, over, value = at(lam)
+                better = value > best
+                best, kept = torch.where(better, value, best), torch.where(better, lam, kept)
+                place = torch.where(better.unsqueeze(2), step, place)
+                upper = torch.where(better.unsqueeze(2), over, upper)
+                length = step.norm(dim=2)
+                lower = torch.where(length > reach, lam, lower)
+                higher = torch.where(length > reach, higher, lam)
+                # Right if no unit changes its piece; where that leads out of what is known, half way in logarithms.
+                guess = lam * length / unit
+                lam = torch.where((guess > lower) & (guess < higher), guess, lower.sqrt() * higher.sqrt())
+            # A number beside a number would make float32: a slope must not lose its last digits.
+            chosen = torch.where(upper, torch.ones_like(rows), self.slope)
+            place, squares = centre + place, place.square().sum(2)
+            size = (rows * (chosen - slopes) * place).abs().sum(2) + kept / 2 * (squares + reach.square())
+            rest = kept / 2 * (squares - reach.square())
+            rest = rest - 4 * relative_rounding(rows.shape[2], rows.dtype) * size
         # By the envelope theorem the gradient is that of the terms with lam and the places of the minima held fixed.
-        return (rows * (chosen - slopes) * place).sum(2) + square
+        return (rows * (chosen - slopes) * place).sum(2) + rest
 
 
-def ball_relaxations(net: Network, moved: Deviations, batch: Tensor) -> Relaxations:
+def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int) -> Relaxations:
     """Relaxations of the switching nodes that have been reached, for some examples: balls for ReLUs, lines for max pools."""
     found: dict[int, object] = {}
     for node in net.switches:
@@ -273,6 +295,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor) -> Relaxati
                 (within.lower - centre).clamp(max=0),
                 (within.upper - centre).clamp(min=0),
                 cast_up(moved.before[node.index][batch], centre.dtype),
+                rounds,
             )
         else:
             found[node.index] = lines
