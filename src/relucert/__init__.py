@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
+    from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
     from relucert.verification.radius import radius as radius
 
@@ -62,6 +63,7 @@ _HOME = {
     "TrainConfig": "relucert.training.config",
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.interface",
+    "bounds": "relucert.verification.bounds",
     "build": "relucert.networks.architectures",
     "certify": "relucert.verification.certify",
     "cross_lipschitz": "relucert.regularizers.cross_lipschitz",

@@ -52,10 +52,30 @@ def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["points"] == 40
     assert result["robust_error"] >= 0.9 * result["test_error"]
+    assert result["regions"]["mean_d_b"] > 0
     lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
-    assert len(lines) == 40, "the thirty points of the first call are not done again"
+    assert sum('"pgd(' in line for line in lines) == 40, "the thirty points of the first call are not done again"
     assert run([*TRAIN, "--out", folder, "--json"]) == 0
     assert "test_error" in json.loads(capsys.readouterr().out)
+
+
+def test_certify_from_the_command_line(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert run([*TRAIN, "--out", folder, "--json"]) == 0
+    capsys.readouterr()
+    assert run(["certify", folder, "--data", "digits", "--points", "12", "--eps", "0.001", "--method", "kw"]) == 0
+    out = capsys.readouterr().out
+    assert "robust error at most" in out
+    assert (
+        run(["certify", folder, "--data", "digits", "--points", "20", "--eps", "0.001", "--method", "kw", "--json"])
+        == 0
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 21
+    assert lines[-1]["summary"]["points"] == 20
+    assert lines[-1]["summary"]["robust"] == sum(line["verdict"] == "robust" for line in lines[:-1]) > 10
+    assert run(["radius", folder, "--data", "digits", "--points", "3", "--method", "ibp", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["lower"] > 0
 
 
 def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(tmp_path):

@@ -8,8 +8,10 @@ import relucert as rc
 from relucert.core.errors import FileAccessError, InvalidInput
 from relucert.core.records import Verdict
 from relucert.core.store import RecordStore
+from relucert.evaluation import certify as certifying
 from relucert.evaluation import evaluate as module
-from relucert.evaluation.config import EvaluateConfig, RadiusConfig
+from relucert.evaluation.certify import verdicts
+from relucert.evaluation.config import CertifyConfig, EvaluateConfig, RadiusConfig
 from relucert.evaluation.evaluate import evaluate
 from relucert.evaluation.radius import radii
 from relucert.networks.prediction import predictions
@@ -99,6 +101,28 @@ def test_radii_are_records_with_witnesses_and_a_summary(run, tmp_path):
     predicted = radii(replace(config, labels=False))
     assert predicted.misclassified == 0
     assert len(RecordStore(config.records)) == 60
+
+
+def test_verdicts_are_records_with_margins_and_a_summary(run, tmp_path, monkeypatch):
+    config = CertifyConfig(
+        model=run.folder, data="digits", p=2.0, eps=0.02, points=30, batch=10, method="kw", out=tmp_path / "c.jsonl"
+    )
+    found = verdicts(config)
+    data = rc.dataset("digits")
+    expected = rc.certify(run.net, data.x_test[:10], data.y_test[:10], rc.Ball(2, 0.02), "kw")
+    assert [record.verdict for record in found.records[:10]] == expected.verdict
+    assert [record.margin for record in found.records[:10]] == pytest.approx(expected.margin.tolist())
+    assert sum(found.counts.values()) == 30
+    assert found.robust_error == pytest.approx(1 - found.counts["robust"] / 30)
+    monkeypatch.setattr(certifying, "certify", lambda *a, **k: pytest.fail("certified again"))
+    assert verdicts(config).counts == found.counts
+    for change, message in [
+        ({"eps": -1.0}, "eps must be a number >= 0"),
+        ({"p": 3.0, "eps": None}, "eps must be given for p=3"),
+        ({"batch": 0}, "batch must be at least 1"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            replace(config, **change)
 
 
 def test_bad_questions_are_named(config, tmp_path):

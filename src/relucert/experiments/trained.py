@@ -17,7 +17,8 @@ from typing import Any
 
 from relucert.core.atomic import write_atomically
 from relucert.core.errors import InvalidInput
-from relucert.evaluation.config import EvaluateConfig
+from relucert.evaluation.certify import verdicts
+from relucert.evaluation.config import CertifyConfig, EvaluateConfig
 from relucert.evaluation.evaluate import evaluate
 from relucert.experiments.published import TABLE_1
 from relucert.training.config import TrainConfig
@@ -33,16 +34,16 @@ FIGURES = "evaluation.json"
 #: data, model, scheme, norm, epochs
 RUNS: tuple[tuple[str, str, str, float, int], ...] = (
     ("mnist", "fc1", "plain", math.inf, 20),
-    ("mnist", "fc1", "at", math.inf, 12),
+    ("mnist", "fc1", "at", math.inf, 4),
     ("mnist", "fc1", "mmr", math.inf, 50),
     ("mnist", "fc1", "mmr+at", math.inf, 20),
-    ("mnist", "fc1", "at", 2.0, 10),
-    ("mnist", "fc1", "mmr", 2.0, 25),
-    ("fmnist", "fc1", "plain", math.inf, 15),
-    ("fmnist", "fc1", "at", math.inf, 10),
-    ("fmnist", "fc1", "mmr+at", math.inf, 16),
-    ("mnist", "cnn", "plain", math.inf, 10),
-    ("mnist", "cnn", "at", math.inf, 5),
+    ("mnist", "fc1", "at", 2.0, 3),
+    ("mnist", "fc1", "mmr", 2.0, 12),
+    ("fmnist", "fc1", "plain", math.inf, 10),
+    ("fmnist", "fc1", "at", math.inf, 3),
+    ("fmnist", "fc1", "mmr+at", math.inf, 5),
+    ("mnist", "cnn", "plain", math.inf, 5),
+    ("mnist", "cnn", "at", math.inf, 2),
     ("mnist", "cnn", "mmr+at", math.inf, 8),
 )
 
@@ -65,7 +66,7 @@ def command(config: TrainConfig) -> str:
 
 
 def figures(name: str, config: TrainConfig) -> dict[str, Any]:
-    """What is known of a trained network: test error, PGD error and the region theorem in each norm it is judged in."""
+    """What is known of a trained network in each norm it is judged in: errors, the region theorem, and CROWN's bound."""
     file = config.folder / FIGURES
     known = json.loads(file.read_text()) if file.exists() else {}
     # A network of plain training is the counterpart of the others in both norms.
@@ -73,12 +74,30 @@ def figures(name: str, config: TrainConfig) -> dict[str, Any]:
         key = f"{p:g}"
         if key not in known:
             found = evaluate(
-                EvaluateConfig(model=config.folder, data=config.data, p=p, points=POINTS, attack=ATTACK),
+                EvaluateConfig(
+                    model=config.folder, data=config.data, p=p, points=POINTS, attack=ATTACK, out=_records(config)
+                )
             )
-            known[key] = found.to_json()
+            proved = verdicts(
+                CertifyConfig(
+                    model=config.folder, data=config.data, p=p, points=POINTS, method="crown", out=_records(config)
+                )
+            )
+            known[key] = found.to_json() | {"crown": proved.summary()}
             write_atomically(file, json.dumps(known, indent=2) + "\n")
-            print(f"{name} l_{p:g}: test error {found.test_error:.2%}, PGD error {found.robust_error:.2%}", flush=True)
+            print(
+                f"{name} l_{p:g}: test error {found.test_error:.2%}, PGD error {found.robust_error:.2%}, CROWN error "
+                f"{proved.robust_error:.2%}",
+                flush=True,
+            )
     return known
+
+
+def _records(config: TrainConfig) -> Path:
+    """Where single points are recorded: outside the repository's results, which have the summaries."""
+    folder = Path("runs") / "records"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{config.folder.name}.jsonl"
 
 
 def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
@@ -86,28 +105,32 @@ def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
     lines = [
         "# Trained networks",
         "",
-        "Written by `python -m relucert.experiments.trained evaluate`. TE: test error on the whole test set. PGD: share of the "
-        f"first {POINTS} test points that are misclassified or broken by `{ATTACK}` within eps, a lower bound of the robust "
-        "error. Paper: TE and lower bound (LB) of the same cell of Table 1, trained for 100 epochs. d_B, d_D: mean distances "
-        "to the boundary of the linear region and to the decision hyperplanes (correctly classified points). Exact: share of "
-        "the correctly classified points whose distance to the nearest change of decision the region theorem gives exactly; "
-        "certified: share of the points that it proves correct within eps. Both come from the point's own linear region "
-        "alone, in the box; other bounds prove more. All in percent but eps and distances.",
+        "Written by `python -m relucert.experiments.trained evaluate`. TE: test error on the whole test set. The other columns "
+        f"are about the first {POINTS} test points, in percent. PGD: misclassified, or broken by `{ATTACK}` within eps, a "
+        "lower bound of the robust error; CROWN: misclassified or not proved by `crown`, an upper bound. Paper: TE, lower and "
+        "upper bound of the same cell of Table 1, trained for 100 epochs, the upper bound by several methods and a mixed-"
+        "integer solver. d_B, d_D: mean distances to the boundary of the linear region and to the decision hyperplanes, of "
+        "the correctly classified points. Exact: share of these whose distance to the nearest change of decision the region "
+        "theorem gives exactly; certified: share of the points that the theorem alone proves correct within eps (one linear "
+        "region, in the box).",
         "",
-        "| data | net | scheme | norm, eps | epochs | TE | paper | PGD | paper LB | mean d_B | mean d_D | exact | certified |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| data | net | scheme | norm, eps | epochs | TE (paper) | PGD (paper) | CROWN (paper) | mean d_B | mean d_D | exact "
+        "| certified |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for config, found in known.values():
         for key, one in found.items():
             p = float(key)
             quoted = TABLE_1.get((config.data, config.model, config.scheme, p))
             regions = one["regions"]
+            beside = ("", "", "") if quoted is None else (
+                f" ({quoted.test_error:.2f})", f" ({quoted.lower:.1f})", f" ({quoted.upper:.1f})"
+            )  # fmt: skip
             cells = [
                 config.data, config.model, config.scheme, f"l_{key}, {one['eps']:.4g}", str(config.epochs),
-                f"{100 * one['test_error']:.2f}", "" if quoted is None else f"{quoted.test_error:.2f}",
-                f"{100 * one['robust_error']:.1f}", "" if quoted is None else f"{quoted.lower:.1f}",
-                f"{regions['mean_d_b']:.2g}", f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}",
-                f"{100 * regions['certified']:.1f}",
+                f"{100 * one['test_error']:.2f}{beside[0]}", f"{100 * one['robust_error']:.1f}{beside[1]}",
+                f"{100 * one['crown']['robust_error']:.1f}{beside[2]}", f"{regions['mean_d_b']:.2g}",
+                f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}", f"{100 * regions['certified']:.1f}",
             ]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "## What MMR does to the linear regions", "", *_pairs(known), "", "## Commands", ""]

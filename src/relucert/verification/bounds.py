@@ -1,0 +1,43 @@
+"""`bounds`: what every unit and every logit can be over a ball, for users who build on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounds.intervals import Interval
+from relucert.bounds.units import UnitBounds
+from relucert.core.ball import Ball
+from relucert.core.methods import Method, parse
+from relucert.core.properties import Property
+from relucert.networks.network import Network
+from relucert.verification.certify import BOUNDING
+from relucert.verification.margins import Bounding
+
+
+@torch.no_grad()
+def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: str | Method = "crown") -> UnitBounds:
+    """Intervals of the inputs of every switching node, by the node's index in the graph, and of the logits, over the ball.
+
+    They are computed in the network's dtype and not widened by its rounding: for verdicts see `certify`.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> found = bounds(net, data.x_test[:3], rc.Ball(2, 0.1), "crown")
+    >>> [(index, tuple(within.lower.shape)) for index, within in found.inputs.items()]
+    [(3, (3, 1024))]
+    >>> found.unstable()[3].sum(1).shape, bool((found.logits.lower <= net(data.x_test[:3])).all())
+    (torch.Size([3]), True)
+    """
+    chosen: Bounding = parse(method, BOUNDING)  # type: ignore[assignment]
+    net.check(x)
+    net.require_eval("bounds")
+    ball.check(x)
+    eye = torch.eye(net.classes, dtype=x.dtype, device=x.device)
+    rows = torch.cat([eye, -eye]).expand(len(x), -1, -1)
+    found, ends = chosen.solve(net, x, ball, Property(rows.contiguous(), rows.new_zeros(len(x), 2 * net.classes)))
+    low, high = ends.split(net.classes, 1)
+    return replace(found, logits=found.logits.meet(Interval(low, -high)))
