@@ -127,7 +127,7 @@ def test_units_that_are_off_leave_the_bound() -> None:
     x, ball = torch.full((1, 2), 0.5).double(), Ball(2, 0.3, box=None)
     moved = deviations(net, x, ball, IBP().units(net, x, ball))
     assert float(moved.after[2]) == pytest.approx(0.3 * math.sqrt(2), rel=1e-3)
-    _, margins = Lipschitz(units="ibp").solve(net, x, ball, class_stays(torch.tensor([0]), 2, dtype=torch.float64))
+    _, margins = Lipschitz(inner="ibp").solve(net, x, ball, class_stays(torch.tensor([0]), 2, dtype=torch.float64))
     assert float(margins) == pytest.approx(1.1 - 0.3 * math.sqrt(2), rel=1e-3)
 
 
@@ -194,7 +194,7 @@ def test_without_end_nothing_is_proved() -> None:
     net = network("fc deep")
     x = inputs(net, 2)
     asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    _, margins = Lipschitz(units="ibp").solve(net, x, Ball(2, math.inf, box=None), asked)
+    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, math.inf, box=None), asked)
     far = 1e3 * torch.randn(10000, 1, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert bool((margins <= asked.margins(net(far)[:, None].expand(-1, 2, -1)).amin(0)).all())
     rows = asked.rows @ net.module[-1].weight  # type: ignore[index]
@@ -202,7 +202,7 @@ def test_without_end_nothing_is_proved() -> None:
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(1e200)
-    _, margins = Lipschitz(units="ibp").solve(net, x, Ball(2, 0.1), asked)
+    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, 0.1), asked)
     assert bool((margins == -math.inf).all())
 
 

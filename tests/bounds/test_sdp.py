@@ -65,7 +65,7 @@ def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> Non
     least = least_margins(net, x, ball, asked)
     units, best = SDP(steps=3).solve(net, x, ball, asked)
     plain, local, crown = (
-        method.solve(net, x, ball, asked)[1] for method in (Lipschitz(units="ibp"), Lipschitz(), CROWN())
+        method.solve(net, x, ball, asked)[1] for method in (Lipschitz(inner="ibp"), Lipschitz(), CROWN())
     )
     for found in (best, plain, local):
         assert bool((found <= least + 1e-12).all())

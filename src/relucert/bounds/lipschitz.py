@@ -42,23 +42,30 @@ from relucert.networks.unweighted import Add, Concat
 
 @dataclass(frozen=True, kw_only=True)
 class Lipschitz(Method):
-    """Products of spectral norms, local to the ball: `units` says which bounds tell the units that are off.
+    """Products of spectral norms, local to the ball: `inner` says whose bounds of the units tell which of them are off.
 
     For balls of l2; others are put into the smallest ball of l2 that holds them. No gradient in the weights.
     """
 
     name = "lipschitz"
-    units: Literal["ibp", "crown"] = "crown"
+    inner: Literal["ibp", "crown"] = "crown"
     budget: int = BUDGET
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units."""
+        return self._moved(net, x, ball).bounds(net)
 
     def solve(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
         """Bounds of all units, and lower bounds on the property's margins over the ball."""
-        with torch.no_grad():
-            start = IBP() if self.units == "ibp" else CROWN(budget=self.budget)
-            moved = deviations(net, x, ball, start.units(net, x, ball))
-            return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
+        moved = self._moved(net, x, ball)
+        return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
+
+    @torch.no_grad()
+    def _moved(self, net: Network, x: Tensor, ball: Ball) -> Deviations:
+        start = IBP() if self.inner == "ibp" else CROWN(budget=self.budget)
+        return deviations(net, x, ball, start.units(net, x, ball))
 
 
 @dataclass(frozen=True, eq=False)

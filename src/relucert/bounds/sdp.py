@@ -55,14 +55,14 @@ _CLIMB = 40  # and that climbing keeps
 class SDP(Method):
     """`steps` of Adam on the slopes of all walks; never below `crown` and `lipschitz`, and every step's bound is sound.
 
-    `units`: whether the bounds of inner units, too, are tightened by such a walk, without steps. `rate` is the step size of the
+    `inner`: whether the bounds of inner units, too, are tightened by such a walk, without steps. `rate` is the step size of the
     slopes, which are numbers in [0, 1]; `budget` bytes of memory for the walks. No gradient in the weights.
     """
 
     name = "sdp"
     steps: int = 20
     rate: float = 0.3
-    units: bool = True
+    inner: bool = True
     budget: int = BUDGET
 
     def __post_init__(self) -> None:
@@ -72,35 +72,47 @@ class SDP(Method):
         if not 0 < self.rate < 10:
             raise InvalidInput(f"rate of sdp must lie between 0 and 10; found {self.rate}")
 
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units."""
+        with torch.no_grad():
+            known = CROWN(budget=self.budget).units(net, x, ball)
+        return self._moved(net, x, ball, known)[-1].bounds(net)
+
     def solve(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
         """Bounds of all units, and lower bounds on the property's margins over the ball."""
         with torch.no_grad():
             bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
-            parts = Parts(net)
-            moved = deviations(net, x, ball, bounds, parts=parts)
-            best = torch.maximum(best, lipschitz_margins(net, moved, x, ball, asked))
-            if self.units:
-
-                def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
-                    return self._refined(net, x, ball, so_far, node, within)
-
-                moved = deviations(net, x, ball, moved.bounds(net), refine, parts)
-                best = torch.maximum(best, lipschitz_margins(net, moved, x, ball, asked))
+            moves = self._moved(net, x, ball, bounds)
+            for one in moves:
+                best = torch.maximum(best, lipschitz_margins(net, one, x, ball, asked))
+            moved = moves[-1]
             bounds = moved.bounds(net)
             best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
         inner = sum(math.prod(node.shape) for node in net.switches) + math.prod(net.input_shape)
         rows = max(1, self.budget // (_CLIMB * x.element_size() * inner))
         examples = max(1, rows // asked.rows.shape[1])
         for batch in torch.arange(len(x), device=x.device).split(examples):
+            balls, here = ball_relaxations(net, moved, batch, _ROUNDS), ball.restrict(batch)
             for some in torch.arange(asked.rows.shape[1], device=x.device).split(rows):
                 part = Property(asked.rows[batch][:, some], asked.offsets[batch][:, some])
-                balls = ball_relaxations(net, moved, batch, _ROUNDS)
-                found = self._climb(net, balls, x[batch], ball.restrict(batch), part)
                 place = (batch[:, None], some[None])
-                best[place] = torch.maximum(best[place], found)
+                best[place] = torch.maximum(best[place], self._climb(net, balls, x[batch], here, part))
         return bounds, torch.where(best.isnan(), -math.inf, best)
+
+    @torch.no_grad()
+    def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds) -> list[Deviations]:
+        """How far nodes move by `lipschitz` alone and, last, with inner units tightened by walks."""
+        parts = Parts(net)
+        found = [deviations(net, x, ball, known, parts=parts)]
+        if self.inner:
+
+            def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
+                return self._refined(net, x, ball, so_far, node, within)
+
+            found.append(deviations(net, x, ball, found[0].bounds(net), refine, parts))
+        return found
 
     def _climb(
         self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property
