@@ -13,10 +13,12 @@ from relucert.core.versions import VERSION as __version__
 if TYPE_CHECKING:
     from relucert.attacks.interface import attack as attack
     from relucert.attacks.pgd import PGD as PGD
-    from relucert.bounds.alpha import Alpha as Alpha
-    from relucert.bounds.crown import CROWN as CROWN
-    from relucert.bounds.ibp import IBP as IBP
-    from relucert.bounds.kw import KW as KW
+    from relucert.bounding.alpha import Alpha as Alpha
+    from relucert.bounding.crown import CROWN as CROWN
+    from relucert.bounding.ibp import IBP as IBP
+    from relucert.bounding.kw import KW as KW
+    from relucert.bounding.lipschitz import Lipschitz as Lipschitz
+    from relucert.bounding.sdp import SDP as SDP
     from relucert.core.ball import Ball as Ball
     from relucert.core.errors import RelucertError as RelucertError
     from relucert.core.records import Record as Record
@@ -45,14 +47,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Adversarial": "relucert.core.results",
-    "Alpha": "relucert.bounds.alpha",
+    "Alpha": "relucert.bounding.alpha",
     "Ball": "relucert.core.ball",
-    "CROWN": "relucert.bounds.crown",
+    "CROWN": "relucert.bounding.crown",
     "Certificate": "relucert.core.results",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
-    "IBP": "relucert.bounds.ibp",
-    "KW": "relucert.bounds.kw",
+    "IBP": "relucert.bounding.ibp",
+    "KW": "relucert.bounding.kw",
+    "Lipschitz": "relucert.bounding.lipschitz",
     "Network": "relucert.networks.network",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",
@@ -60,6 +63,7 @@ _HOME = {
     "RecordStore": "relucert.core.store",
     "Region": "relucert.geometry.theorem",
     "RelucertError": "relucert.core.errors",
+    "SDP": "relucert.bounding.sdp",
     "TrainConfig": "relucert.training.config",
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.interface",

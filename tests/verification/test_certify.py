@@ -10,7 +10,7 @@ from torch import nn
 
 import relucert as rc
 from asserts import assert_below_attack, assert_witness
-from relucert.bounds.rounding import bound_error, evaluation_error
+from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict

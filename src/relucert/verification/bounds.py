@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.intervals import Interval
-from relucert.bounds.units import UnitBounds
+from relucert.bounding.intervals import Interval
+from relucert.bounding.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
 from relucert.core.properties import Property

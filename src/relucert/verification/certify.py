@@ -3,7 +3,7 @@
 ROBUST means: the network of real arithmetic with the stored weights keeps its decision at every input of the ball inside the
 box, and so does the network as it runs in its own dtype, in whatever order sums are evaluated. Bounds are computed in float64;
 the margin that is reported is what is left of them after a bound on their own rounding, and it must exceed a bound on the
-error of evaluating the network in its dtype (`bounds.rounding`).
+error of evaluating the network in its dtype (`bounding.rounding`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.bounds.alpha import Alpha
-from relucert.bounds.crown import CROWN
-from relucert.bounds.ibp import IBP
-from relucert.bounds.kw import KW
-from relucert.bounds.rounding import bound_error, evaluation_error
+from relucert.bounding.alpha import Alpha
+from relucert.bounding.crown import CROWN
+from relucert.bounding.ibp import IBP
+from relucert.bounding.kw import KW
+from relucert.bounding.lipschitz import Lipschitz
+from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.bounding.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
@@ -33,7 +35,9 @@ from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.margins import narrowest, proved_margins
 
-BOUNDING: dict[str, type[Method]] = {"ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha}
+BOUNDING: dict[str, type[Method]] = {
+    "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,
+}  # fmt: skip
 CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING}
 
 

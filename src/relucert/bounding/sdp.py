@@ -29,12 +29,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.backward import Relaxations, pull
-from relucert.bounds.crown import CROWN, crown_margins
-from relucert.bounds.intervals import Interval
-from relucert.bounds.lipschitz import Deviations, Parts, deviations, lipschitz_margins
-from relucert.bounds.relaxation import Lines, relax
-from relucert.bounds.units import BUDGET, UnitBounds
+from relucert.bounding.backward import Relaxations, pull
+from relucert.bounding.crown import CROWN, crown_margins
+from relucert.bounding.intervals import Interval
+from relucert.bounding.lipschitz import Deviations, Parts, deviations, lipschitz_margins
+from relucert.bounding.relaxation import Lines, relax
+from relucert.bounding.units import BUDGET, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method

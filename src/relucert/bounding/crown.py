@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.backward import pull
-from relucert.bounds.ibp import interval_margins
-from relucert.bounds.relaxation import relax
-from relucert.bounds.units import BUDGET, UnitBounds, unit_bounds
+from relucert.bounding.backward import pull
+from relucert.bounding.ibp import interval_margins
+from relucert.bounding.relaxation import relax
+from relucert.bounding.units import BUDGET, UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property

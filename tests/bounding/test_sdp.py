@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relucert.bounds.crown import CROWN
-from relucert.bounds.lipschitz import Lipschitz
-from relucert.bounds.sdp import SDP, BallLines
+from relucert.bounding.crown import CROWN
+from relucert.bounding.lipschitz import Lipschitz
+from relucert.bounding.sdp import SDP, BallLines
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm

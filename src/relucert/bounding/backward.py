@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.relaxation import Lines, Winners
+from relucert.bounding.relaxation import Lines, Winners
 from relucert.core.ball import Ball
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph

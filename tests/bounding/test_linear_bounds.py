@@ -11,12 +11,12 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
-from relucert.bounds.alpha import Alpha
-from relucert.bounds.backward import pull
-from relucert.bounds.crown import CROWN
-from relucert.bounds.ibp import IBP
-from relucert.bounds.kw import KW
-from relucert.bounds.units import _Work, unit_bounds
+from relucert.bounding.alpha import Alpha
+from relucert.bounding.backward import pull
+from relucert.bounding.crown import CROWN
+from relucert.bounding.ibp import IBP
+from relucert.bounding.kw import KW
+from relucert.bounding.units import _Work, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.backward import pull
-from relucert.bounds.crown import CROWN
-from relucert.bounds.relaxation import Lines, Winners, relax
-from relucert.bounds.units import BUDGET, UnitBounds
+from relucert.bounding.backward import pull
+from relucert.bounding.crown import CROWN
+from relucert.bounding.relaxation import Lines, Winners, relax
+from relucert.bounding.units import BUDGET, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.intervals import Interval, through
-from relucert.bounds.units import UnitBounds, unit_bounds
+from relucert.bounding.intervals import Interval, through
+from relucert.bounding.units import UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property

@@ -21,12 +21,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relucert.bounds.crown import CROWN
-from relucert.bounds.ibp import IBP
-from relucert.bounds.intervals import Interval, through
-from relucert.bounds.relaxation import relax
-from relucert.bounds.spectral import AffinePart, affine_part, conv_bound, gamma, local_norm_bounds, node_bound, to_roots
-from relucert.bounds.units import BUDGET, UnitBounds
+from relucert.bounding.crown import CROWN
+from relucert.bounding.ibp import IBP
+from relucert.bounding.intervals import Interval, through
+from relucert.bounding.relaxation import relax
+from relucert.bounding.spectral import (
+    AffinePart,
+    affine_part,
+    conv_bound,
+    gamma,
+    local_norm_bounds,
+    node_bound,
+    to_roots,
+)
+from relucert.bounding.units import BUDGET, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.methods import Method

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.backward import pull
-from relucert.bounds.units import BUDGET, UnitBounds, unit_bounds
+from relucert.bounding.backward import pull
+from relucert.bounding.units import BUDGET, UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property

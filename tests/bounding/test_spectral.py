@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relucert.bounds import spectral
-from relucert.bounds.spectral import conv_bound, node_bound, norm_bounds
+from relucert.bounding import spectral
+from relucert.bounding.spectral import conv_bound, node_bound, norm_bounds
 from relucert.networks.affine import Affine, BatchNorm, Conv2d, Source
 from relucert.networks.graph import Node
 from relucert.networks.network import Network

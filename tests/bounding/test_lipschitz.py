@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relucert.bounds import spectral
-from relucert.bounds.crown import CROWN
-from relucert.bounds.ibp import IBP
-from relucert.bounds.lipschitz import Deviations, Lipschitz, deviations, input_radius
-from relucert.bounds.spectral import affine_part, local_norm_bounds, node_bound, norm_bounds
+from relucert.bounding import spectral
+from relucert.bounding.crown import CROWN
+from relucert.bounding.ibp import IBP
+from relucert.bounding.lipschitz import Deviations, Lipschitz, deviations, input_radius
+from relucert.bounding.spectral import affine_part, local_norm_bounds, node_bound, norm_bounds
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays

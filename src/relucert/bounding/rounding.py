@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.intervals import Interval, through
+from relucert.bounding.intervals import Interval, through
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine

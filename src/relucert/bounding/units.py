@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from relucert.bounds.backward import Functional, pull
-from relucert.bounds.intervals import Interval, through
-from relucert.bounds.relaxation import Lines, Rule, Winners, relax
+from relucert.bounding.backward import Functional, pull
+from relucert.bounding.intervals import Interval, through
+from relucert.bounding.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import dual, norm

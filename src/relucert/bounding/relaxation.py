@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounds.intervals import Interval
+from relucert.bounding.intervals import Interval
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
