@@ -169,6 +169,23 @@ def triangle_program(net: Network, x: Tensor, ball: Ball, asked: Tensor, inputs:
     return float(answer.fun + asked.numpy() @ offsets[-1])
 
 
+@pytest.mark.parametrize("slope", [0.1, 0.3])
+def test_slopes_are_not_rounded_to_another_dtype(slope: float) -> None:
+    """Logits (leaky(z), 0) with z in [-0.6, -0.2]: the margin over the second logit is -0.6 slope, to the last digits."""
+    module = nn.Sequential(nn.Linear(1, 1), nn.LeakyReLU(slope), nn.Linear(1, 2))
+    with torch.no_grad():
+        module[0].weight.fill_(1.0)  # type: ignore[operator, union-attr]
+        module[0].bias.fill_(0.0)  # type: ignore[operator, union-attr]
+        module[2].weight.copy_(torch.tensor([[1.0], [0.0]]))  # type: ignore[operator]
+        module[2].bias.copy_(torch.tensor([0.0, 0.0]))  # type: ignore[operator]
+    net = Network(module.double(), (1,)).eval()
+    x, ball = torch.full((1, 1), -0.4, dtype=torch.float64), Ball(2, 0.2, None)
+    asked = class_stays(torch.tensor([0]), 2, dtype=torch.float64)
+    for name, method in METHODS.items():
+        with torch.no_grad():
+            assert float(method.solve(net, x, ball, asked)[1]) == pytest.approx(-0.6 * slope, rel=1e-14), name
+
+
 def test_no_linear_bound_beats_the_program_over_triangles_and_alpha_comes_close() -> None:
     gaps = []
     for seed in range(6):

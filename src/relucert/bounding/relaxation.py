@@ -88,7 +88,7 @@ def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winne
     low, high, slope = within.lower, within.upper, op.slope
     unstable = within.unstable
     width = torch.where(unstable, high - low, torch.ones_like(low))
-    chord = torch.where(unstable, (high - slope * low) / width, torch.where(low >= 0, 1.0, slope).to(low))
+    chord = torch.where(unstable, (high - slope * low) / width, torch.where(low >= 0, torch.ones_like(low), slope))
     offset = torch.where(unstable, high * (1 - chord), torch.zeros_like(high))
     if isinstance(rule, Tensor):
         by_row = rule.dim() > low.dim()
@@ -96,7 +96,7 @@ def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winne
         return Lines(torch.where(mask, rule, line), chord, offset, by_row)
     if rule == "parallel":
         return Lines(chord, chord, offset)
-    free = torch.where(high > -low, 1.0, slope).to(low) if rule == "adaptive" else torch.full_like(low, slope)
+    free = torch.where(high > -low, torch.ones_like(low), slope) if rule == "adaptive" else torch.full_like(low, slope)
     return Lines(torch.where(unstable, free, chord), chord, offset)
 
 

@@ -68,12 +68,14 @@ def certify(
         raise InvalidInput(f"batch must be at least 1; found {batch}")
     if ball.box is None and bool(ball.radii(x).isinf().any()):
         raise InvalidInput("ball must be bounded: eps or the box must be finite; found eps=inf without a box")
+    if len(x) == 0:
+        return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     found = []
     for part in torch.arange(len(x), device=x.device).split(batch):
         goals = None if targets is None else targets[part]
         found.append(_piece(net, double, x[part], y[part], ball.restrict(part), chosen, goals))
-    return concatenate(found) if found else Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
+    return concatenate(found)
 
 
 @torch.no_grad()
