@@ -5,7 +5,7 @@ that norms of all rows, and the class differences, come with gradients. It is ru
 are added up, as it needs tens of gigabytes otherwise. Both compute the same loss (l_inf, k_B = 10 % of the units, k_D = K),
 which is checked. The ratio of an MMR step to a plain step is reported for FC1 and the CNN.
 
-    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3] [--no-cifar]
+    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3]
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import argparse
 import math
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -110,41 +112,51 @@ def trained(model: str, shape: tuple[int, int, int], x: Tensor, y: Tensor) -> tu
     return net, optimiser
 
 
+CASES: tuple[tuple[str, tuple[int, int, int]], ...] = (("fc1", (1, 28, 28)), ("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)))
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--cifar", action=argparse.BooleanOptionalAction, default=True)
+    options.add_argument("--case", type=int, choices=range(len(CASES)), help="one case only, in this process")
     given = options.parse_args()
     torch.set_num_threads(2)
+    if given.case is not None:
+        compare(*CASES[given.case], given.batch, given.repeats)
+        return
+    for case in range(len(CASES)):  # a process each, so that the peak of memory is the case's own
+        settings = ["--case", str(case), "--batch", str(given.batch), "--repeats", str(given.repeats)]
+        subprocess.run([sys.executable, __file__, *settings], check=True)
+
+
+def compare(model: str, shape: tuple[int, int, int], batch: int, repeats: int) -> None:
+    """Time plain, MMR and, for the CNN, dense steps of one network, and print a line."""
     mmr = MaximumMargin(p=math.inf, lam=LAM, gamma=GAMMA, schedule=Schedule(0.1, 0.1))
     generator = torch.Generator().manual_seed(0)
-    for model, shape in (("fc1", (1, 28, 28)), ("cnn", (1, 28, 28)), ("cnn", (3, 32, 32))):
-        if shape[0] == 3 and not given.cifar:
-            continue
-        x = torch.rand(given.batch, *shape, generator=generator)
-        y = torch.randint(0, 10, (given.batch,), generator=generator)
-        net, optimiser = trained(model, shape, x, y)
-        weights = {name: value.clone() for name, value in net.state_dict().items()}
-        plain = timed(lambda: step(Plain(), net, optimiser, x, y), 5 * given.repeats)  # noqa: B023
-        before = peak_gigabytes()
-        ours = timed(lambda: step(mmr, net, optimiser, x, y), given.repeats)  # noqa: B023
-        memory = peak_gigabytes() - before
-        at_most = f" (at most {AT_MOST[model]:g})" if model in AT_MOST else ""
-        print(f"{model} {shape}, batch {given.batch}: plain {plain * 1e3:.1f} ms, mmr {ours * 1e3:.0f} ms, ", end="")
-        print(f"{ours / plain:.1f} plain steps{at_most}; {memory:.2f} GB more at the peak", end="", flush=True)
-        if model == "cnn":
-            net.load_state_dict(weights)
-            mine = step(mmr, net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
-            started = time.perf_counter()
-            theirs = dense_step(net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
-            dense = time.perf_counter() - started
-            print(
-                f" (limit {LIMITS[shape]:g}); dense {dense:.1f} s, {dense / ours:.1f} times slower (floor {FLOOR:g}); ",
-                end="",
-            )
-            print(f"losses {mine:.6f} and {theirs:.6f}", end="")
-        print()
+    x = torch.rand(batch, *shape, generator=generator)
+    y = torch.randint(0, 10, (batch,), generator=generator)
+    net, optimiser = trained(model, shape, x, y)
+    weights = {name: value.clone() for name, value in net.state_dict().items()}
+    plain = timed(lambda: step(Plain(), net, optimiser, x, y), 5 * repeats)
+    before = peak_gigabytes()
+    ours = timed(lambda: step(mmr, net, optimiser, x, y), repeats)
+    memory = peak_gigabytes() - before
+    at_most = f" (at most {AT_MOST[model]:g})" if model in AT_MOST else ""
+    print(f"{model} {shape}, batch {batch}: plain {plain * 1e3:.1f} ms, mmr {ours * 1e3:.0f} ms, ", end="")
+    print(f"{ours / plain:.1f} plain steps{at_most}; {memory:.2f} GB more at the peak", end="", flush=True)
+    if model == "cnn":
+        net.load_state_dict(weights)
+        mine = step(mmr, net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
+        started = time.perf_counter()
+        theirs = dense_step(net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
+        dense = time.perf_counter() - started
+        print(
+            f" (limit {LIMITS[shape]:g}); dense {dense:.1f} s, {dense / ours:.1f} times slower (floor {FLOOR:g}); ",
+            end="",
+        )
+        print(f"losses {mine:.6f} and {theirs:.6f}", end="")
+    print()
 
 
 if __name__ == "__main__":
