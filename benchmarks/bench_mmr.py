@@ -123,7 +123,8 @@ def main() -> None:
     given = options.parse_args()
     torch.set_num_threads(2)
     if given.case is not None:
-        compare(*CASES[given.case], given.batch, given.repeats)
+        model, shape = CASES[int(given.case)]
+        compare(model, shape, given.batch, given.repeats)
         return
     for case in range(len(CASES)):  # a process each, so that the peak of memory is the case's own
         settings = ["--case", str(case), "--batch", str(given.batch), "--repeats", str(given.repeats)]
