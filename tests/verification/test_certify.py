@@ -11,10 +11,11 @@ from torch import nn
 import relucert as rc
 from asserts import assert_below_attack, assert_witness
 from relucert.bounding.rounding import bound_error, evaluation_error
-from relucert.core.errors import InvalidInput
+from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
+from relucert.verification import search
 from relucert.verification.certify import BOUNDING, CERTIFY, certify
 from relucert.verification.radius import radius
 from zoo import NETWORKS, inputs, network, randomised
@@ -133,6 +134,16 @@ def test_radii_are_certified_and_near_what_can_be(name: str, method: str) -> Non
             beyond = rc.Ball(p, torch.where(finite, found.lower * 1.02, 1.0), box)
             more = certify(net, x, y, beyond, method).which(Verdict.ROBUST)
             assert not bool((more & finite & (found.lower > theorem * (1 + 1e-9))).any())
+
+
+def test_a_witness_inside_a_certified_ball_is_an_error(monkeypatch) -> None:
+    net = network("fc")
+    x = inputs(net, 3)
+    known = radius(net, x, p=2, method="region")
+    assert bool(known.upper.isfinite().any())
+    monkeypatch.setattr(search._Search, "run", lambda self: self.x.new_full((3,), 1e3))
+    with pytest.raises(Contradiction, match=r"kw.* certifies the radius 1000\.0, but a witness is at"):
+        radius(net, x, p=2, method="kw")
 
 
 def test_a_box_that_is_robust_all_over_has_an_infinite_radius() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from relucert.bounding.intervals import Interval, through
 from relucert.core.ball import Ball
+from relucert.core.norms import dual
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine
 from relucert.networks.network import Network
@@ -91,7 +92,9 @@ def bound_error(
             if net.graph.last_use[source] <= node.index:
                 del reach[source]
     total = (asked.rows.abs() @ reach[len(net.graph) - 1].unsqueeze(2)).squeeze(2) + asked.offsets.abs()
-    times = 4 * terms * (1 + len(net.switches))
+    # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
+    powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
+    times = 4 * powers * terms * (1 + len(net.switches))
     return times * (torch.finfo(torch.float64).eps / 2) * total
 
 

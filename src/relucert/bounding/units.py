@@ -112,7 +112,7 @@ class _Work:
             offsets.append(one.low[0])
         every, offset = torch.cat(rows), torch.cat(offsets)
         value = self.x.flatten(1) @ every.T + offset
-        reach = norm(every, dual(self.ball.p)) * self.ball.radii(self.x).to(self.x)[:, None]
+        reach = norm(every, dual(self.ball.p)) * cast_up(self.ball.radii(self.x), self.x.dtype)[:, None]
         free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
         if self.ball.box is None:
             return free

@@ -155,16 +155,11 @@ def class_distances_in_box(
 ) -> HyperplaneDistance:  # fmt: skip
     """The distances to all decision hyperplanes within the box, (batch, classes), inf for y itself; points on request."""
     lead = logits.gather(1, y[:, None]) - logits
-    found = hyperplane_distance(x, decision_rows(region, y), lead, p, box, point=point, budget=budget)
+    found = hyperplane_distance(x, region.decision_rows(y), lead, p, box, point=point, budget=budget)
     own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
     return replace(
         found, distance=found.distance.masked_fill(own, math.inf), free=found.free.masked_fill(own, math.inf)
     )
-
-
-def decision_rows(region: LinearRegion, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
-    """The rows V_y - V_s of the decision hyperplanes between y and every class s."""
-    return region.decision_rows(y)
 
 
 def face_rows(region: LinearRegion) -> Rows:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.geometry.crossing import patterns_beyond
-from relucert.geometry.distances import decision_rows, face_distances
+from relucert.geometry.distances import face_distances
 from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.geometry.region import Faces, LinearRegion
 from relucert.geometry.witness import Witnesses
@@ -124,7 +124,7 @@ class Exploration:
             inner, ahead = margins.clamp(min=0), lead.clamp(min=0)
         inner = inner.sign() * (inner.abs() - slack).clamp(min=0)
         ahead = ahead.sign() * (ahead.abs() - lead_slack).clamp(min=0)
-        return Measured(region, margins, inner, lead, ahead, decision_rows(region, y))
+        return Measured(region, margins, inner, lead, ahead, region.decision_rows(y))
 
     def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
         """Add a region of some examples: the keys of all its hyperplanes, and a witness if one is near."""
@@ -207,7 +207,7 @@ class Exploration:
         if len(index) == 0:
             return
         classes = entry - (self.keys.shape[2] - self.net.classes)
-        rows = decision_rows(self._regions(index, region), self.y[index])[torch.arange(len(index)), classes]
+        rows = self._regions(index, region).decision_rows(self.y[index])[torch.arange(len(index)), classes]
         self.witnesses.beyond(index, rows, self.margins[index, region, entry])
         self.open[index] = False
 
