@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.linear_minimum import linear_minimum
+from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import norm
 from relucert.core.rounding import relative_rounding
 
@@ -293,3 +293,43 @@ def test_a_negative_number_of_iterations_is_refused():
     x, rows = digits_like(1, 2, 3, torch.float32)
     with pytest.raises(InvalidInput, match="max_iterations must be at least 0, found -1"):
         linear_minimum(rows, 2, torch.ones(1), x, x, max_iterations=-1)
+
+
+@pytest.mark.parametrize("p", P)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("boxed", [True, False])
+def test_a_range_is_two_minima_with_their_gradients(p, dtype, boxed):
+    x, c = digits_like(3, 5, 20, dtype)
+    eps = torch.tensor([0.0, 0.3, 2.0], dtype=dtype)
+    rooms = (x, 1 - x) if boxed else (None, None)
+    weights = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = []
+    for both in (
+        lambda rows: linear_range(rows, p, eps, *rooms),
+        lambda rows: (linear_minimum(rows, p, eps, *rooms)[0], -linear_minimum(-rows, p, eps, *rooms)[0]),
+    ):
+        rows = c[:, 1:].clone().requires_grad_()
+        least, greatest = both(rows)
+        ((least * weights[0, :, 1:]).sum() + (greatest * weights[1, :, 1:]).sum()).backward()
+        found.append((least.detach(), greatest.detach(), rows.grad))
+    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+@given(problems())
+@settings(max_examples=100, deadline=None)
+def test_a_range_over_a_box_holds_its_corners(problem):
+    c, eps, below, above = problem
+    least, greatest = linear_range(c, math.inf, eps, below, above)
+    corners = torch.stack([-torch.minimum(below, eps[:, None]), torch.minimum(above, eps[:, None])], 2)
+    picks = torch.cartesian_prod(*[torch.arange(2)] * c.shape[2]).reshape(-1, c.shape[2])
+    values = torch.stack([(c * corners[:, torch.arange(c.shape[2]), pick][:, None]).sum(2) for pick in picks])
+    torch.testing.assert_close(least, values.amin(0))
+    torch.testing.assert_close(greatest, values.amax(0))
+
+
+def test_a_range_without_end_is_infinite():
+    rows, room = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[math.inf, 1.0]])
+    least, greatest = linear_range(rows, math.inf, torch.tensor([math.inf]), room, room)
+    assert (float(least), float(greatest)) == (-math.inf, math.inf)

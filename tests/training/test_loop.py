@@ -53,6 +53,7 @@ def measured(run):
     [
         ("plain", "fc1", 2), ("at", "fc1", 2), ("at", "resnet", "inf"), ("at", "cnn", 1), ("mmr", "cnn", "inf"),
         ("mmr+at", "fc1", 2), ("mmr-dd", "fc10", 1), ("cross-lipschitz", "fc1", 2),
+        ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"), ("rs", "cnn", "inf"), ("spectral", "cnn", 2),
     ],
 )  # fmt: skip
 def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, model, p, tmp_path):
@@ -201,7 +202,10 @@ def test_an_unwritable_folder_is_named(tmp_path):
     ("settings", "message"),
     [
         ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, resnet; found 'vgg'"),
-        ({"scheme": "magic"}, "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz; found 'magic'"),
+        (
+            {"scheme": "magic"},
+            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral; found 'magic'",
+        ),
         ({"data": "imagenet"}, "data must be one of"),
         ({"p": 0.5}, "p must be a number >= 1 or inf; found 0.5"),
         ({"eps": -0.1}, "eps must be a positive number; found -0.1"),

@@ -43,8 +43,8 @@ def test_the_second_family_has_its_own_schedule():
     dense = TrainConfig(data="mnist", model="fc1", scheme="mmr+at", p=2, recipe="tables23")
     local = TrainConfig(data="gts", model="cnn", scheme="mmr", p=2, recipe="tables23")
     assert (dense.settings.epochs, dense.settings.batch, dense.settings.rate) == (300, 100, 1e-3)
-    assert (dense.radius, dense.attacked_radius) == (0.3, 2.0)
-    assert (local.settings.epochs, local.settings.gamma, local.attacked_radius) == (100, 0.5, 0.5)
+    assert (dense.radius, dense.trained_radius) == (0.3, 2.0)
+    assert (local.settings.epochs, local.settings.gamma, local.trained_radius) == (100, 0.5, 0.5)
     ten = schedule("fc1", "tables23")
     assert [ten.counts(progress, 1024, 10) for progress in (0.0, 0.49, 0.5, 0.99)] == [
         (10, 10),

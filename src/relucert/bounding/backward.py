@@ -31,10 +31,12 @@ class Functional:
         """The lower bound over the ball."""
         return ball.minimum(x, self.rows).value + self._at(x) + self.low
 
-    def maximum(self, x: Tensor, ball: Ball) -> Float[Tensor, " batch rows"]:
-        """The upper bound over the ball."""
+    def ends(self, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
+        """The lower and the upper bound over the ball."""
         assert self.high is not None
-        return self._at(x) + self.high - ball.minimum(x, -self.rows).value
+        least, greatest = ball.range(x, self.rows)
+        value = self._at(x)
+        return value + self.low + least, value + self.high + greatest
 
     def _at(self, x: Tensor) -> Tensor:
         return (self.rows.flatten(2) @ x.flatten(1).unsqueeze(2)).squeeze(2)

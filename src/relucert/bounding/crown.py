@@ -51,3 +51,11 @@ def crown_margins(
         for lines in (bounds.relaxations, flat)
     ]
     return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, asked))
+
+
+def mixed_margins(
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+) -> Float[Tensor, " batch specs"]:
+    """One backward walk with adaptive slopes from the units' bounds, whoever found them: with intervals, CROWN-IBP."""
+    lines = {node.index: relax(node.op, bounds.inputs[node.index], "adaptive") for node in net.switches}  # type: ignore[arg-type]
+    return pull(net.graph, len(net.graph) - 1, asked.rows, lines).minimum(x, ball) + asked.offsets

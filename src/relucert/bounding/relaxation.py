@@ -46,10 +46,9 @@ class Lines:
 
         For parallel lines also what must be added for an upper bound.
         """
-        offset = self.offset.unsqueeze(1)
-        low = _dot(rows.clamp(max=0), offset)
+        low = _dot(rows.clamp(max=0), self.offset)
         if self.parallel:
-            return rows * self.above.unsqueeze(1), low, _dot(rows.clamp(min=0), offset)
+            return rows * self.above.unsqueeze(1), low, _dot(rows.clamp(min=0), self.offset)
         below = self.below if self.by_row else self.below.unsqueeze(1)
         slope = torch.where(rows > 0, below, self.above.unsqueeze(1))
         return rows * slope, low, None
@@ -74,7 +73,7 @@ class Winners:
         back = back + self.op.transpose(
             negative * self.slope.reshape(-1, 1, *shape), self.second.unflatten(2, shape[1:])
         )
-        return back, _dot(negative, self.offset.reshape(-1, 1, *shape)), None
+        return back, _dot(negative, self.offset), None
 
 
 def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winners:
@@ -121,5 +120,5 @@ def _winners(op: MaxPool2d, within: Interval) -> Winners:
     return Winners(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
 
 
-def _dot(rows: Tensor, other: Tensor) -> Float[Tensor, " batch rows"]:
-    return (rows * other).flatten(2).sum(2)
+def _dot(rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " batch *shape"]) -> Float[Tensor, " batch rows"]:
+    return (rows.flatten(2) @ other.flatten(1).unsqueeze(2)).squeeze(2)

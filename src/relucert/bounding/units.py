@@ -19,7 +19,7 @@ from relucert.bounding.backward import Functional, pull
 from relucert.bounding.intervals import Interval, through
 from relucert.bounding.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
-from relucert.core.linear_minimum import linear_minimum
+from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
 from relucert.core.rounding import cast_up
 from relucert.networks.affine import Affine
@@ -122,8 +122,7 @@ class _Work:
                 every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
             )  # fmt: skip
             ball, x = self.ball.restrict(batch), self.x[batch]
-            ends = part.minimum(x, ball), part.maximum(x, ball)
-            low, high = _tightened(low, high, batch, units, mine, *ends, True)
+            low, high = _tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def local(self, node: int, lines: dict[int, Lines | Winners]) -> Interval | None:
@@ -146,20 +145,24 @@ class _Work:
         eps = cast_up(self.ball.radii(self.x), self.x.dtype)
         size = (self.x.shape[2], self.x.shape[3])
 
-        def reach(rising: Tensor, falling: Tensor | None, sign: float) -> Tensor:
-            """The minimum of sign * rows over the ball around x, (batch, maps, height, width)."""
-            found = []
+        def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:
+            """The rows of every position, and the rooms of the pixels they belong to."""
             for patch in patches(first, second, size, rising, falling):
-                here = tuple(None if room is None else patch.cut(room) for room in rooms)
-                found.append(linear_minimum(sign * patch.rows, self.ball.p, eps, *here, budget=self.budget)[0])
+                yield patch.rows, tuple(None if room is None else patch.cut(room) for room in rooms)
+
+        p, budget = self.ball.p, self.budget
+        if relaxed.parallel:
+            ends = [linear_range(own, p, eps, *room, budget=budget) for own, room in rows(relaxed.above, None)]
+            least, most = ([pair[side] for pair in ends] for side in (0, 1))
+        else:
+            falling, rising = rows(relaxed.below, relaxed.above), rows(relaxed.above, relaxed.below)
+            least = [linear_minimum(own, p, eps, *room, budget=budget)[0] for own, room in falling]
+            most = [-linear_minimum(-own, p, eps, *room, budget=budget)[0] for own, room in rising]
+
+        def placed(found: list[Tensor]) -> Tensor:
             return torch.stack(found, 2).unflatten(2, second.shape[1:])
 
-        if relaxed.parallel:
-            least = reach(relaxed.above, None, 1.0)
-            most = least if self.ball.box is None else reach(relaxed.above, None, -1.0)
-        else:
-            least, most = reach(relaxed.below, relaxed.above, 1.0), reach(relaxed.above, relaxed.below, -1.0)
-        return Interval(low + least, high - most)
+        return Interval(low + placed(least), high + placed(most))
 
     def _offset(self, step: Step) -> Tensor:
         """What a step makes of zero: its offset."""
@@ -182,8 +185,7 @@ class _Work:
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
-                part = pull(self.graph, node, picked, here)
-                below, above = part.minimum(x, ball), part.maximum(x, ball)
+                below, above = pull(self.graph, node, picked, here).ends(x, ball)
             else:
                 ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)

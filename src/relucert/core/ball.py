@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
-from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum
+from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
 from relucert.core.norms import check_p, norm
 from relucert.core.projection import projected_offset
 from relucert.core.rounding import cast_up, rounded_inwards, sum_up
@@ -149,6 +149,13 @@ class Ball:
         points = centre.double() + step.reshape(centre.shape)
         points = rounded_inwards(centre, points, self.p, self._radii(x).repeat_interleave(many, 0), low, high)
         return points if count is None else points.reshape(len(x), many, *x.shape[1:])
+
+    def range(
+        self, x: Float[Tensor, " batch *input"], rows: Float[Tensor, " batch rows *input"], *, budget: int = BUDGET
+    ) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
+        """Return lower bounds on the least and upper bounds on the greatest <c, z - x> over the set, as `minimum` does."""
+        below, above = (None, None) if self.box is None else self.rooms(x)
+        return linear_range(rows, self.p, cast_up(self._radii(x), x.dtype), below, above, budget=budget)
 
     def minimum(
         self,

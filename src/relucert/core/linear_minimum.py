@@ -75,6 +75,52 @@ def linear_minimum(
     return value, unit.offsets(flat.detach(), level).reshape(shape)
 
 
+def linear_range(
+    rows: Float[Tensor, " batch rows *input"],
+    p: float | int,
+    eps: Float[Tensor, " batch"],
+    below: Float[Tensor, " batch *input"] | None = None,
+    above: Float[Tensor, " batch *input"] | None = None,
+    *,
+    budget: int = BUDGET,
+) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
+    """Return the minimum and the maximum of <c, d> over the set of `linear_minimum`, with the same guarantees.
+
+    >>> rows, room = torch.tensor([[[3.0, 4.0]]]), torch.tensor([[1.0, 0.0]])
+    >>> linear_range(rows, math.inf, torch.tensor([2.0]), below=room, above=2 * room)
+    (tensor([[-3.]]), tensor([[6.]]))
+    """
+    if below is None or above is None:
+        least = linear_minimum(rows, p, eps, budget=budget)[0]
+        return least, -least
+    if math.isinf(p) and bool(eps.isfinite().all()):
+        reach = eps.to(rows)[:, None]
+        down, up = (torch.minimum(room.to(rows).flatten(1), reach) for room in (below, above))
+        return _BoxRange.apply(rows.flatten(2), down, up)  # pyright: ignore[reportReturnType]
+    least = linear_minimum(rows, p, eps, below, above, budget=budget)[0]
+    return least, -linear_minimum(-rows, p, eps, below, above, budget=budget)[0]
+
+
+class _BoxRange(torch.autograd.Function):
+    """Least and greatest <c, d> over -down <= d <= up: products of the positive and the negative parts with the sides."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, down: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        sides = torch.stack([down, up], 2)
+        ctx.save_for_backward(rows, sides)
+        gained, lost = rows.clamp(min=0) @ sides, rows.clamp(max=0) @ sides
+        return lost[..., 1] - gained[..., 0], gained[..., 1] - lost[..., 0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        rows, sides = ctx.saved_tensors
+        least, greatest = grads
+        rising = torch.stack([-least, greatest], 2) @ sides.transpose(1, 2)
+        falling = torch.stack([-greatest, least], 2) @ sides.transpose(1, 2)
+        return torch.where(rows > 0, rising, falling), None, None
+
+
 def _unboxed(rows: Tensor, p: float, eps: Tensor, offset: bool) -> tuple[Tensor, Tensor | None]:
     """The ball alone: -eps ||c||_q."""
     length = norm(rows, dual(p), 2)

@@ -144,8 +144,11 @@ class Conv2d(Affine):
         # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
         spans = [self.dilation[i] * (weight.shape[2 + i] - 1) + 1 for i in (0, 1)]
         over = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) % self.stride[i] for i in (0, 1)]
+        if output.device.type == "cpu" and output.dtype == torch.float32 and len(output) > 1:
+            # Many small images: on a CPU channels are best next to each other.
+            output = output.contiguous(memory_format=torch.channels_last)
         back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
-        return (back,)
+        return (back.contiguous(),)
 
     @property
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

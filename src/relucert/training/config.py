@@ -12,7 +12,10 @@ from relucert.core.errors import InvalidInput
 from relucert.training.recipes import (
     ATTACK_STEPS,
     CROSS_LIPSCHITZ,
+    L1,
     RECIPES,
+    STABILITY,
+    WIDER,
     default_batch,
     default_epochs,
     default_eps,
@@ -21,8 +24,11 @@ from relucert.training.recipes import (
 )
 
 MARGIN_SCHEMES = ("mmr", "mmr-dd", "mmr+at")
-ATTACKING_SCHEMES = ("at", "mmr+at")
-SCHEMES = ("plain", "at", *MARGIN_SCHEMES, "cross-lipschitz")
+ATTACKING_SCHEMES = ("at", "mmr+at", "rs")
+BOUNDING_SCHEMES = ("kw", "ibp", "crown-ibp")
+SCHEMES = ("plain", "at", *MARGIN_SCHEMES, "cross-lipschitz", *BOUNDING_SCHEMES, "rs", "spectral")
+#: Schemes that need a radius to train against.
+RADIUS_SCHEMES = (*ATTACKING_SCHEMES, *BOUNDING_SCHEMES, "spectral")
 MODELS = ("fc1", "fc10", "cnn", "resnet")
 
 
@@ -35,6 +41,7 @@ class Settings:
     rate: float
     lam: float | None
     gamma: float | None
+    l1: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +53,14 @@ class TrainConfig:
     model: str = "fc1"
     """Architecture: fc1, fc10, cnn or resnet."""
     scheme: str = "plain"
-    """plain, at (half of each batch is replaced by PGD points), mmr, mmr-dd, mmr+at, or cross-lipschitz."""
+    """plain, at (half of each batch is replaced by PGD points), mmr, mmr-dd, mmr+at, cross-lipschitz; against bounds: kw,
+    ibp, crown-ibp; rs (ReLU stability with adversarial points), or spectral (small spectral norms, l2)."""
     p: float = math.inf
     """The norm of the perturbations: a number >= 1, or inf."""
     eps: float | None = None
     """Their radius in pixels; by default the paper's for the data set and the norm."""
+    train_eps: float | None = None
+    """The radius of training where it is another one: by default eps, for ibp and crown-ibp on mnist twice that."""
     recipe: str = "table1"
     """Whose settings are the defaults: table1 (the paper's Table 1), or tables23 (its Tables 2 and 3, l2)."""
     epochs: int | None = None
@@ -63,6 +73,8 @@ class TrainConfig:
     """The paper's lambda, the weight of the regulariser, reached after a tenth of the run; by default the recipe's."""
     gamma: float | None = None
     """gamma_B = gamma_D of MMR: distances beyond it are large enough; by default the recipe's."""
+    l1: float | None = None
+    """The weight of the sum of absolute weights in rs; by default Xiao et al.'s."""
     attack_steps: int | None = None
     """Steps of PGD in training; by default the paper's: 40 on mnist and fmnist, 7 on gts and cifar10 (10 on digits)."""
     augment: bool = True
@@ -88,6 +100,8 @@ class TrainConfig:
             ("data", self.data in ATTACK_STEPS, f"be one of {', '.join(ATTACK_STEPS)}"),
             ("p", self.p >= 1, "be a number >= 1 or inf"),
             ("eps", self.eps is None or 0 < self.eps < math.inf, "be a positive number"),
+            ("train_eps", self.train_eps is None or 0 < self.train_eps < math.inf, "be a positive number"),
+            ("l1", self.l1 is None or 0 <= self.l1 < math.inf, "be a number >= 0"),
             ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
             ("batch", self.batch is None or self.batch >= 1, "be at least 1"),
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
@@ -101,7 +115,9 @@ class TrainConfig:
         for name, holds, rule in rules:
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
-        if self.attacked_radius is None and self.scheme in ATTACKING_SCHEMES:
+        if self.scheme == "spectral" and self.p != 2:
+            raise InvalidInput(f"p must be 2 for scheme spectral, whose penalty is about l2; found {self.p:g}")
+        if self.trained_radius is None and self.scheme in RADIUS_SCHEMES:
             raise InvalidInput(
                 f"eps must be given for p={self.p:g}: the paper has no radius for {self.data} in that norm"
             )
@@ -118,13 +134,16 @@ class TrainConfig:
         margin = None
         if self.scheme in MARGIN_SCHEMES:
             margin = default_margin(self.data, self.model, self.scheme, self.p, self.recipe)
-        lam = CROSS_LIPSCHITZ if self.scheme == "cross-lipschitz" else None if margin is None else margin.lam
+        weights = {"cross-lipschitz": CROSS_LIPSCHITZ, "rs": STABILITY}
+        lam = weights.get(self.scheme) if margin is None else margin.lam
+        l1 = L1 if self.scheme == "rs" else None
         return Settings(
             epochs=default_epochs(self.model, self.recipe) if self.epochs is None else self.epochs,
             batch=default_batch(self.recipe) if self.batch is None else self.batch,
             rate=default_rate(self.data, self.scheme, self.p, self.recipe) if self.rate is None else self.rate,
             lam=lam if self.lam is None else self.lam,
             gamma=(None if margin is None else margin.gamma) if self.gamma is None else self.gamma,
+            l1=l1 if self.l1 is None else self.l1,
         )
 
     @property
@@ -133,9 +152,13 @@ class TrainConfig:
         return default_eps(self.data, self.p) if self.eps is None else self.eps
 
     @property
-    def attacked_radius(self) -> float | None:
-        """The radius of the adversarial points in training."""
-        return default_eps(self.data, self.p, self.recipe, training=True) if self.eps is None else self.eps
+    def trained_radius(self) -> float | None:
+        """The radius of the balls of training: of adversarial points, and of bounds."""
+        if self.train_eps is not None:
+            return self.train_eps
+        if self.eps is None and self.scheme in ATTACKING_SCHEMES:
+            return default_eps(self.data, self.p, self.recipe, training=True)
+        return None if self.radius is None else self.radius * WIDER.get((self.scheme, self.data), 1.0)
 
     @property
     def pgd_steps(self) -> int:
@@ -153,6 +176,10 @@ class TrainConfig:
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in aside}
         values |= dataclasses.asdict(self.settings)
         values |= {"p": "inf" if math.isinf(self.p) else self.p, "eps": self.radius, "attack_steps": self.pgd_steps}
-        if self.scheme in ATTACKING_SCHEMES:
-            values["attacked_radius"] = self.attacked_radius
+        if self.scheme in RADIUS_SCHEMES:
+            values["train_eps"] = self.trained_radius
+        else:
+            del values["train_eps"]
+        if self.scheme != "rs":
+            del values["l1"]
         return values

@@ -25,18 +25,21 @@ from relucert.networks.checkpoints import load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.training.augmentation import augment
-from relucert.training.config import ATTACKING_SCHEMES, TrainConfig
+from relucert.training.config import ATTACKING_SCHEMES, BOUNDING_SCHEMES, TrainConfig
 from relucert.training.interruption import gentle_interrupts
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
-from relucert.training.recipes import CROP_PADDING, schedule
+from relucert.training.recipes import CROP_PADDING, schedule, tightening
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schemes.adversarial import Adversarial
+from relucert.training.schemes.bounded import Bounded
 from relucert.training.schemes.cross_lipschitz import CrossLipschitz
 from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
 from relucert.training.schemes.scheme import Moment, Scheme, Terms
+from relucert.training.schemes.spectral import Spectral
+from relucert.training.schemes.stability import Stability
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
@@ -63,21 +66,31 @@ def scheme(config: TrainConfig) -> Scheme:
     if config.scheme == "plain":
         return Plain()
     if config.scheme == "cross-lipschitz":
-        assert config.settings.lam is not None
-        return CrossLipschitz(config.settings.lam)
+        return CrossLipschitz(_given(config.settings.lam))
+    if config.scheme == "spectral":
+        return Spectral(_given(config.trained_radius), tightening("spectral"))
+    if config.scheme in BOUNDING_SCHEMES:
+        ball = Ball(config.p, _given(config.trained_radius))
+        return Bounded(method=config.scheme, ball=ball, tightening=tightening(config.scheme))
     adversarial = None
     if config.scheme in ATTACKING_SCHEMES:
-        assert config.attacked_radius is not None
-        adversarial = Adversarial(Ball(config.p, config.attacked_radius), config.pgd_steps)
+        ball = Ball(config.p, _given(config.trained_radius))
+        if config.scheme == "rs":
+            return Stability(ball, config.pgd_steps, _given(config.settings.lam), _given(config.settings.l1))
+        adversarial = Adversarial(ball, config.pgd_steps)
         if config.scheme == "at":
             return adversarial
-    lam, gamma = config.settings.lam, config.settings.gamma
-    assert lam is not None
-    assert gamma is not None
     return MaximumMargin(
-        p=config.p, lam=lam, gamma=gamma, schedule=schedule(config.model, config.recipe),
+        p=config.p, lam=_given(config.settings.lam), gamma=_given(config.settings.gamma),
+        schedule=schedule(config.model, config.recipe),
         faces=config.scheme != "mmr-dd", mix=None if adversarial is None else adversarial.mix,
     )  # fmt: skip
+
+
+def _given(value: float | None) -> float:
+    """A number that the configuration has checked to be there."""
+    assert value is not None
+    return value
 
 
 @dataclass

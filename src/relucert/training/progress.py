@@ -10,8 +10,12 @@ from typing import Any
 from relucert.training.config import TrainConfig
 
 #: The parts of a loss with a regulariser that a person wants to see, and what they are called where there is little room.
-#: `exact` is the share of points with d_D <= d_B, where the region theorem gives the exact distance.
-SHORT = {"region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes"}
+#: `exact` is the share of points with d_D <= d_B, where the region theorem gives the exact distance; `proved` that of points
+#: whose class the bound of training proves.
+SHORT = {
+    "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "eps": "eps", "robust": "rob",
+    "proved": "proved", "stability": "rs", "unstable": "unstable", "lipschitz": "lip",
+}  # fmt: skip
 
 
 class Watcher:

@@ -13,26 +13,30 @@ from relucert.training.schemes.scheme import Moment, Terms
 
 
 class Adversarial:
-    """Minimise the mean cross-entropy on a batch whose second half consists of adversarial points."""
+    """Minimise the mean cross-entropy on a batch of which a share at its end, by default half, is adversarial."""
 
-    def __init__(self, ball: Ball, steps: int):
-        self.ball, self.attack = ball, PGD(steps=steps)
+    def __init__(self, ball: Ball, steps: int, share: float = 0.5):
+        self.ball, self.attack, self.share = ball, PGD(steps=steps), share
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
         mixed = self.mix(net, x, y, moment)
         logits = net(mixed)
         loss = F.cross_entropy(logits, y)
-        half = len(x) // 2
+        moved = self.moved(len(x))
         with torch.no_grad():
             each = F.cross_entropy(logits, y, reduction="none")
         parts = {"cross-entropy": loss.detach()}
-        if half:
-            parts["adversarial cross-entropy"] = each[len(x) - half :].mean()
-        return Terms(loss, parts, logits[: len(x) - half].detach(), y[: len(x) - half])
+        if moved:
+            parts["adversarial cross-entropy"] = each[len(x) - moved :].mean()
+        return Terms(loss, parts, logits[: len(x) - moved].detach(), y[: len(x) - moved])
+
+    def moved(self, count: int) -> int:
+        """How many of a batch of `count` are adversarial."""
+        return int(self.share * count)
 
     def mix(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Tensor:
-        """The batch with its second half (the smaller one of an odd batch) moved by PGD."""
-        clean = len(x) - len(x) // 2
+        """The batch with its last ones moved by PGD."""
+        clean = len(x) - self.moved(len(x))
         if clean == len(x):
             return x
         # The attack sees the network as it will be used: running statistics, no dropout.

@@ -1,0 +1,47 @@
+"""`rs`: adversarial training with the ReLU-stability loss and sparse weights (Xiao et al., ICLR 2019)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounding.ibp import IBP
+from relucert.core.ball import Ball
+from relucert.networks.network import Network
+from relucert.networks.switching import ReLU
+from relucert.training.schemes.adversarial import Adversarial
+from relucert.training.schemes.scheme import Moment, Terms
+
+
+class Stability:
+    """Minimise cross-entropy on adversarial points + lam * sum over units of -tanh(1 + l u) + l1 * sum of |weights|.
+
+    l and u bound a unit over the ball by intervals: their product is negative where the unit may switch. All of the batch is
+    adversarial.
+    """
+
+    def __init__(self, ball: Ball, steps: int, lam: float, l1: float):
+        self.adversarial, self.ball, self.lam, self.l1 = Adversarial(ball, steps, share=1.0), ball, lam, l1
+
+    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+        logits = net(self.adversarial.mix(net, x, y, moment))
+        loss = F.cross_entropy(logits, y)
+        stable, unstable = stability(net, x, self.ball)
+        size = sum((weight.abs().sum() for weight in net.parameters() if weight.dim() > 1), x.new_zeros(()))
+        parts = {"cross-entropy": loss.detach(), "stability": stable.detach().mean(), "unstable": unstable.mean()}
+        total = loss + self.lam * stable.mean() + self.l1 * size
+        return Terms(total, parts | {"l1": size.detach()}, logits.detach(), y)
+
+
+def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Xiao's loss of every example, sum of -tanh(1 + l u), and how many of its units may switch."""
+    units = IBP().units(net, x, ball)
+    total, count = x.new_zeros(len(x)), x.new_zeros(len(x))
+    for node in net.switches:
+        if isinstance(node.op, ReLU):
+            within = units.inputs[node.index]
+            total = total - torch.tanh(1 + within.lower * within.upper).flatten(1).sum(1)
+            count = count + within.unstable.flatten(1).sum(1)
+    return total, count
