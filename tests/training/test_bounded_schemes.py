@@ -62,7 +62,7 @@ def test_the_ball_grows_and_clean_cross_entropy_loses_weight(method):
         terms = scheme(net, x, y, at(progress))
         worst = F.softplus(torch.logsumexp(-scheme.margins(net, x, y, share), 1)).mean()
         torch.testing.assert_close(terms.loss, kappa * clean + (1 - kappa) * worst)
-        assert float(terms.parts["eps"]) == pytest.approx(0.1 * share)
+        assert float(terms.parts["radius"]) == pytest.approx(0.1 * share)
         assert float(terms.parts["robust"]) >= float(terms.parts["cross-entropy"])
 
 

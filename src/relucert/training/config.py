@@ -156,9 +156,8 @@ class TrainConfig:
         """The radius of the balls of training: of adversarial points, and of bounds."""
         if self.train_eps is not None:
             return self.train_eps
-        if self.eps is None and self.scheme in ATTACKING_SCHEMES:
-            return default_eps(self.data, self.p, self.recipe, training=True)
-        return None if self.radius is None else self.radius * WIDER.get((self.scheme, self.data), 1.0)
+        radius = default_eps(self.data, self.p, self.recipe, training=True) if self.eps is None else self.eps
+        return None if radius is None else radius * WIDER.get((self.scheme, self.data), 1.0)
 
     @property
     def pgd_steps(self) -> int:

@@ -13,7 +13,7 @@ from relucert.training.config import TrainConfig
 #: `exact` is the share of points with d_D <= d_B, where the region theorem gives the exact distance; `proved` that of points
 #: whose class the bound of training proves.
 SHORT = {
-    "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "eps": "eps", "robust": "rob",
+    "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "radius": "eps", "robust": "rob",
     "proved": "proved", "stability": "rs", "unstable": "unstable", "lipschitz": "lip",
 }  # fmt: skip
 

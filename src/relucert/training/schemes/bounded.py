@@ -40,7 +40,7 @@ class Bounded:
         share, kappa = self.tightening.at(moment.progress)
         outputs = net(x)
         clean = F.cross_entropy(outputs, y)
-        parts = {"cross-entropy": clean.detach(), "eps": x.new_tensor(share * float(self.ball.eps))}
+        parts = {"cross-entropy": clean.detach(), "radius": x.new_tensor(share * float(self.ball.eps))}
         if share == 0:
             return Terms(clean, parts, outputs.detach(), y)
         margins = self.margins(net, x, y, share)

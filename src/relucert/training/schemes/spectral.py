@@ -33,7 +33,7 @@ class Spectral:
         loss = F.cross_entropy(raised, y)
         with torch.no_grad():
             parts = {
-                "cross-entropy": F.cross_entropy(logits, y), "eps": x.new_tensor(eps), "robust": loss.detach(),
+                "cross-entropy": F.cross_entropy(logits, y), "radius": x.new_tensor(eps), "robust": loss.detach(),
                 "lipschitz": steep, "proved": (raised.argmax(1) == y).to(x.dtype).mean(),
             }  # fmt: skip
         return Terms(loss, parts, logits.detach(), y)
