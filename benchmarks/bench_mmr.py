@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import relucert as rc
+from measure import peak_gigabytes, timed
 from relucert.networks.network import Network
 from relucert.training.recipes import Schedule
 from relucert.training.schemes.maximum_margin import MaximumMargin
@@ -87,20 +85,6 @@ def step(scheme: Scheme, net: Network, optimiser: torch.optim.Optimizer, x: Tens
     terms.loss.backward()
     optimiser.step()
     return float(terms.loss.detach())
-
-
-def timed(run: Callable[[], object], repeats: int) -> float:
-    run()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
-
-
-def peak_gigabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def trained(model: str, shape: tuple[int, int, int], x: Tensor, y: Tensor) -> tuple[Network, torch.optim.Optimizer]:

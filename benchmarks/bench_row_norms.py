@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
-import statistics
 import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from measure import peak_gigabytes, timed
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import row_norms
 from relucert.networks.architectures import build
@@ -48,20 +46,6 @@ def dense_norms(module: nn.Sequential, x: Tensor, chunk: int = 16) -> list[Tenso
                 columns = (rows * gate[:, None]).reshape(columns.shape)
         found.append(norms)
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
-
-
-def timed(run: Callable[[], object], repeats: int) -> float:
-    run()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
-
-
-def peak_gigabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def main() -> None:

@@ -120,5 +120,7 @@ def _winners(op: MaxPool2d, within: Interval) -> Winners:
     return Winners(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
 
 
-def _dot(rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " batch *shape"]) -> Float[Tensor, " batch rows"]:
+def _dot(
+    rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " batch *shape"]
+) -> Float[Tensor, " batch rows"]:
     return (rows.flatten(2) @ other.flatten(1).unsqueeze(2)).squeeze(2)
