@@ -39,6 +39,11 @@ class Alpha(Method):
         if not 0 < self.rate < 10:
             raise InvalidInput(f"rate of alpha must lie between 0 and 10; found {self.rate}")
 
+    @property
+    def contains(self) -> tuple[CROWN]:
+        """Cheaper methods that prove no more."""
+        return (CROWN(budget=self.budget),)
+
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
         return CROWN(budget=self.budget).units(net, x, ball)

@@ -32,7 +32,7 @@ from torch import Tensor
 from relucert.bounding.backward import Relaxations, pull
 from relucert.bounding.crown import CROWN, crown_margins
 from relucert.bounding.intervals import Interval
-from relucert.bounding.lipschitz import Deviations, Parts, deviations, lipschitz_margins
+from relucert.bounding.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
 from relucert.bounding.relaxation import Lines, relax
 from relucert.bounding.units import BUDGET, UnitBounds
 from relucert.core.ball import Ball
@@ -71,6 +71,11 @@ class SDP(Method):
             raise InvalidInput(f"steps of sdp must be at least 0; found {self.steps}")
         if not 0 < self.rate < 10:
             raise InvalidInput(f"rate of sdp must lie between 0 and 10; found {self.rate}")
+
+    @property
+    def contains(self) -> tuple[CROWN, Lipschitz]:
+        """Cheaper methods that prove no more."""
+        return CROWN(budget=self.budget), Lipschitz(budget=self.budget)
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""

@@ -9,6 +9,7 @@ Training is resumable, evaluation keeps its records in the networks' folders, an
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -24,6 +25,7 @@ from relucert.experiments.published import TABLE_1
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.progress import Terminal
+from relucert.training.recipes import default_eps
 from relucert.training.run import MODEL_FILE
 
 FOLDER = Path("results")
@@ -31,37 +33,55 @@ ATTACK = "pgd(steps=40, restarts=10)"
 POINTS = 1000
 FIGURES = "evaluation.json"
 
-#: data, model, scheme, norm, epochs
-RUNS: tuple[tuple[str, str, str, float, int], ...] = (
-    ("mnist", "fc1", "plain", math.inf, 20),
-    ("mnist", "fc1", "at", math.inf, 4),
-    ("mnist", "fc1", "mmr", math.inf, 50),
-    ("mnist", "fc1", "mmr+at", math.inf, 20),
-    ("mnist", "fc1", "at", 2.0, 3),
-    ("mnist", "fc1", "mmr", 2.0, 60),
-    ("fmnist", "fc1", "plain", math.inf, 10),
-    ("fmnist", "fc1", "at", math.inf, 3),
-    ("fmnist", "fc1", "mmr+at", math.inf, 16),
-    ("mnist", "cnn", "plain", math.inf, 5),
-    ("mnist", "cnn", "at", math.inf, 2),
-    ("mnist", "cnn", "mmr+at", math.inf, 8),
+#: Networks on which methods are compared, in which norm, on how many points: sdp takes seconds a point where nothing is proved.
+LADDERS: dict[str, tuple[float, int]] = {
+    "mnist-fc1-kw-inf": (math.inf, POINTS),
+    "mnist-cnn-kw-inf": (math.inf, POINTS),
+    "mnist-cnn-ibp-inf": (math.inf, POINTS),
+    "mnist-cnn-plain-inf": (2.0, 100),
+    "mnist-cnn-at-inf": (2.0, 100),
+    "mnist-cnn-spectral-2": (2.0, POINTS),
+}
+METHODS = {math.inf: ("ibp", "kw", "crown", "alpha"), 2.0: ("crown", "alpha", "lipschitz", "sdp")}
+
+#: data, model, scheme, norm, and what else is given: epochs, and where fewer of them want it a larger rate or smaller batches
+RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
+    ("mnist", "fc1", "plain", math.inf, {"epochs": 20}),
+    ("mnist", "fc1", "at", math.inf, {"epochs": 4}),
+    ("mnist", "fc1", "mmr", math.inf, {"epochs": 50}),
+    ("mnist", "fc1", "mmr+at", math.inf, {"epochs": 20}),
+    ("mnist", "fc1", "kw", math.inf, {"epochs": 12}),
+    ("mnist", "fc1", "at", 2.0, {"epochs": 3}),
+    ("mnist", "fc1", "mmr", 2.0, {"epochs": 40, "rate": 3e-4}),
+    ("fmnist", "fc1", "plain", math.inf, {"epochs": 10}),
+    ("fmnist", "fc1", "at", math.inf, {"epochs": 3}),
+    ("fmnist", "fc1", "mmr+at", math.inf, {"epochs": 16}),
+    ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
+    ("mnist", "cnn", "at", math.inf, {"epochs": 2}),
+    ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
+    ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
+    ("mnist", "cnn", "ibp", math.inf, {"epochs": 30}),
+    ("mnist", "cnn", "spectral", 2.0, {"epochs": 20}),
 )
 
 
 def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
     """The runs by the names of their folders."""
     found = {}
-    for data, model, scheme, p, epochs in RUNS:
+    for data, model, scheme, p, given in RUNS:
         name = f"{data}-{model}-{scheme}-{p:g}"
-        found[name] = TrainConfig(data=data, model=model, scheme=scheme, p=p, epochs=epochs, out=folder / name)
+        config = TrainConfig(data=data, model=model, scheme=scheme, p=p, out=folder / name)
+        found[name] = dataclasses.replace(config, **given)  # type: ignore[arg-type]
     return found
 
 
 def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
+    given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate}
+    more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
-        f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} "
-        f"--epochs {config.epochs} --out {config.folder}"
+        f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
+        f"--out {config.folder}"
     )
 
 
@@ -93,6 +113,62 @@ def figures(name: str, config: TrainConfig) -> dict[str, Any]:
     return known
 
 
+def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
+    """Add what each method proves of a network to its figures: shares of points, and what all of them prove together."""
+    p, points = LADDERS[name]
+    steps: dict[str, Any] = known.setdefault("ladder", {})
+    proved: set[int] = set()
+    for method in METHODS[p]:
+        found = verdicts(
+            CertifyConfig(
+                model=config.folder, data=config.data, p=p, points=points, method=method, out=_records(config)
+            )
+        )
+        proved |= {record.index for record in found.records if record.verdict == "robust"}
+        steps[method] = found.summary()
+        print(
+            f"{name} l_{p:g}: {method} proves {found.counts['robust']} of {points}, {found.seconds:.0f} s", flush=True
+        )
+    broken = evaluate(
+        EvaluateConfig(
+            model=config.folder,
+            data=config.data,
+            p=p,
+            points=points,
+            attack=ATTACK,
+            regions=False,
+            out=_records(config),
+        )
+    )
+    steps["together"] = {"robust": len(proved), "points": points}
+    steps["limit"] = {"robust": round((1 - broken.robust_error) * points), "points": points}
+    write_atomically(config.folder / FIGURES, json.dumps(known, indent=2) + "\n")
+
+
+def _ladders(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
+    """What each method proves, network by network."""
+    lines = []
+    for p, methods in METHODS.items():
+        found = {name: known[name] for name, (norm, _) in LADDERS.items() if norm == p and name in known}
+        if not any("ladder" in figures for _, figures in found.values()):
+            continue
+        lines += [
+            f"| data | net | scheme | norm, eps | points | {' | '.join(methods)} | together | PGD limit |",
+            "|---|---|---|---|---" + "|---" * (len(methods) + 2) + "|",
+        ]
+        for config, figures in found.values():
+            if "ladder" not in figures:
+                continue
+            steps = figures["ladder"]
+            points = steps["limit"]["points"]
+            shares = [f"{100 * steps[key]['robust'] / points:.1f}" for key in (*methods, "together", "limit")]
+            eps = default_eps(config.data, p)
+            cells = [config.data, config.model, config.scheme, f"l_{p:g}, {eps:g}", str(points), *shares]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return lines
+
+
 def _records(config: TrainConfig) -> Path:
     """Where single points are recorded: outside the repository's results, which have the summaries."""
     folder = Path("runs") / "records"
@@ -120,6 +196,8 @@ def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
     ]
     for config, found in known.values():
         for key, one in found.items():
+            if key == "ladder":
+                continue
             p = float(key)
             quoted = TABLE_1.get((config.data, config.model, config.scheme, p))
             regions = one["regions"]
@@ -133,7 +211,12 @@ def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
                 f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}", f"{100 * regions['certified']:.1f}",
             ]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## What MMR does to the linear regions", "", *_pairs(known), "", "## Commands", ""]
+    lines += ["", "## What MMR does to the linear regions", "", *_pairs(known), ""]
+    lines += [
+        "## What each bound proves", "",
+        "Shares of the first points, in percent, that are classified correctly and proved; limit: what PGD has not broken.",
+        "", *_ladders(known), "## Commands", "",
+    ]  # fmt: skip
     lines += ["```", *(command(config) for config, _ in known.values()), "```", ""]
     return "\n".join(lines)
 
@@ -172,6 +255,9 @@ def main(arguments: list[str]) -> None:
         return
     there = {name: config for name, config in known.items() if (config.folder / MODEL_FILE).exists()}
     found = {name: (config, figures(name, config)) for name, config in there.items()}
+    for name, (config, one) in found.items():
+        if name in LADDERS and "ladder" not in one:
+            ladder(name, config, one)
     write_atomically(FOLDER / "README.md", page(found))
     missing = [name for name in known if name not in there]
     print(
