@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from relucert.core.versions import VERSION as __version__
 
 if TYPE_CHECKING:
+    from relucert.attacks.apgd import APGD as APGD
+    from relucert.attacks.cw import CW as CW
+    from relucert.attacks.ddn import DDN as DDN
     from relucert.attacks.interface import attack as attack
+    from relucert.attacks.interface import minimal_attack as minimal_attack
     from relucert.attacks.pgd import PGD as PGD
     from relucert.bounding.alpha import Alpha as Alpha
     from relucert.bounding.crown import CROWN as CROWN
@@ -46,11 +50,14 @@ if TYPE_CHECKING:
     from relucert.verification.radius import radius as radius
 
 _HOME = {
+    "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
     "Alpha": "relucert.bounding.alpha",
     "Ball": "relucert.core.ball",
     "CROWN": "relucert.bounding.crown",
+    "CW": "relucert.attacks.cw",
     "Certificate": "relucert.core.results",
+    "DDN": "relucert.attacks.ddn",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
     "IBP": "relucert.bounding.ibp",
@@ -75,6 +82,7 @@ _HOME = {
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
     "load": "relucert.interop.loading",
+    "minimal_attack": "relucert.attacks.interface",
     "mmr": "relucert.regularizers.mmr",
     "radius": "relucert.verification.radius",
     "save": "relucert.networks.checkpoints",

@@ -1,17 +1,47 @@
-"""What every attack promises: its points are in ball and box, change the decision, and their distance is recomputed."""
+"""What every attack promises: its points are in ball and box, change the decision, and their distance is recomputed.
+
+Attacks promise one of two things: a point within a given ball (`FixedAttack`), or one as near as possible (`MinimalAttack`).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.ball import Ball
+from relucert.core.methods import Method
 from relucert.core.norms import norm
 from relucert.core.results import Adversarial
 from relucert.core.rounding import cast_up
+from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 from relucert.networks.prediction import changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedAttack(Method):
+    """An attack within given balls; `seed` is that of its random starts."""
+
+    seed: int = 0
+
+    def attack(self, net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator) -> Adversarial:
+        """Search every ball for a point of another class than y; an example that is broken is left in peace."""
+        raise NotImplementedError(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimalAttack(Method):
+    """An attack that looks for the nearest points of another class."""
+
+    def check_norm(self, p: float) -> None:
+        """Raise InvalidInput if the attack does not know the norm; by default it knows every one."""
+
+    def search(self, found: Witnesses, generator: torch.Generator) -> None:
+        """Improve the nearest points found so far, of inputs that are all classified as `found.y`."""
+        raise NotImplementedError(self.name)
 
 
 @torch.no_grad()
@@ -24,11 +54,12 @@ def adversarial(
 ) -> Adversarial:
     """Run the points through the network again and keep those that hold; where y was not predicted, x itself is one.
 
-    A failure has x itself as its point and an infinite distance.
+    A failure has x itself as its point and an infinite distance; points that are not finite are failures. With eps = inf in
+    the ball only the box limits the points.
     """
     already = net(x).argmax(1) != y
     kept = already.reshape(-1, *(1,) * (x.dim() - 1))
-    points = torch.where(kept, x, points)
+    points = torch.where(kept | ~points.isfinite(), x, points)
     success = already | (changed(net(points), y) & ball.contains(x, points))
     points = torch.where(success.reshape(kept.shape), points, x)
     # The distance as a number of the input's dtype that is not below the true one.

@@ -1,0 +1,76 @@
+"""DDN: the direction and the norm of a perturbation, decoupled (Rony et al. 2019), for l2.
+
+A step along the normalised gradient of the cross-entropy gives the direction; the norm is set apart from it, `1 - gamma` times
+what it was where the decision has changed and `1 + gamma` times where it has not. Steps shrink by a cosine from `rate` to a
+hundredth of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.kept import Kept
+from relucert.attacks.losses import ascent, cross_entropy
+from relucert.core.errors import InvalidInput
+from relucert.core.norms import norm
+from relucert.geometry.witness import Witnesses
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDN(MinimalAttack):
+    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and the first step `rate` in pixels."""
+
+    name = "ddn"
+    steps: int = 100
+    gamma: float = 0.05
+    start: float = 1.0
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, holds, rule in [
+            ("steps", self.steps >= 1, "at least 1"),
+            ("gamma", 0 < self.gamma < 1, "between 0 and 1"),
+            ("start", 0 < self.start < math.inf, "positive"),
+            ("rate", 0 < self.rate < math.inf, "positive"),
+        ]:
+            if not holds:
+                raise InvalidInput(f"{name} of ddn must be {rule}; found {getattr(self, name)}")
+
+    def check_norm(self, p: float) -> None:
+        """Raise InvalidInput unless p is 2."""
+        if p != 2.0:
+            raise InvalidInput(f"p of ddn must be 2; found {p:g}")
+
+    def search(self, found: Witnesses, generator: torch.Generator) -> None:
+        """Walk for all steps, and keep the nearest points that were passed."""
+        kept = Kept(found.x, found.y, found.p)
+        shape = (-1, *(1,) * (found.x.dim() - 1))
+        offset = torch.zeros_like(found.x)
+        length = torch.full_like(found.distance, self.start)
+        for step in range(self.steps):
+            z = _boxed(found, found.x + offset)
+            gradient, _, logits = ascent(found.net, z, partial(cross_entropy, y=found.y))
+            hit = kept.see(z, logits)
+            rate = self.rate * (0.01 + 0.99 * (1 + math.cos(math.pi * step / self.steps)) / 2)
+            offset = offset + gradient * (rate / _positive(norm(gradient, 2))).reshape(shape)
+            length = torch.where(hit, (1 - self.gamma) * length, (1 + self.gamma) * length)
+            offset = offset * (length / _positive(norm(offset, 2))).reshape(shape)
+            offset = _boxed(found, found.x + offset) - found.x
+        z = _boxed(found, found.x + offset)
+        kept.see(z, found.net(z))
+        kept.hand_over(found)
+
+
+def _boxed(found: Witnesses, z: Tensor) -> Tensor:
+    return torch.minimum(torch.maximum(z, found.lower), found.upper)
+
+
+def _positive(length: Tensor) -> Tensor:
+    return length.masked_fill(length == 0, 1.0)
