@@ -12,11 +12,14 @@ from relucert.core.versions import VERSION as __version__
 
 if TYPE_CHECKING:
     from relucert.attacks.apgd import APGD as APGD
+    from relucert.attacks.best import Best as Best
     from relucert.attacks.cw import CW as CW
     from relucert.attacks.ddn import DDN as DDN
+    from relucert.attacks.fab import FAB as FAB
     from relucert.attacks.interface import attack as attack
     from relucert.attacks.interface import minimal_attack as minimal_attack
     from relucert.attacks.pgd import PGD as PGD
+    from relucert.attacks.region import RegionAttack as RegionAttack
     from relucert.bounding.alpha import Alpha as Alpha
     from relucert.bounding.crown import CROWN as CROWN
     from relucert.bounding.ibp import IBP as IBP
@@ -54,12 +57,14 @@ _HOME = {
     "Adversarial": "relucert.core.results",
     "Alpha": "relucert.bounding.alpha",
     "Ball": "relucert.core.ball",
+    "Best": "relucert.attacks.best",
     "CROWN": "relucert.bounding.crown",
     "CW": "relucert.attacks.cw",
     "Certificate": "relucert.core.results",
     "DDN": "relucert.attacks.ddn",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
+    "FAB": "relucert.attacks.fab",
     "IBP": "relucert.bounding.ibp",
     "KW": "relucert.bounding.kw",
     "Lipschitz": "relucert.bounding.lipschitz",
@@ -69,6 +74,7 @@ _HOME = {
     "Record": "relucert.core.records",
     "RecordStore": "relucert.core.store",
     "Region": "relucert.geometry.theorem",
+    "RegionAttack": "relucert.attacks.region",
     "RelucertError": "relucert.core.errors",
     "SDP": "relucert.bounding.sdp",
     "TrainConfig": "relucert.training.config",

@@ -24,7 +24,7 @@ from relucert.geometry.witness import Witnesses
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(MinimalAttack):
-    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and the first step `rate` in pixels."""
+    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and first step `rate` in pixels."""
 
     name = "ddn"
     steps: int = 100

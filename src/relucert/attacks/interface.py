@@ -10,9 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.attacks.apgd import APGD
+from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.contract import FixedAttack, MinimalAttack, adversarial
-from relucert.attacks.cw import CW
-from relucert.attacks.ddn import DDN
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
@@ -22,7 +21,7 @@ from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
-MINIMAL: dict[str, type[MinimalAttack]] = {"cw": CW, "ddn": DDN}
+MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
 
 
 def attack(

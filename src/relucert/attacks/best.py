@@ -1,0 +1,85 @@
+"""The best of several attacks, polished: never worse than any of its members.
+
+In the end the network is linearised at the best point and x projected onto the decision hyperplane there, within the box: where
+that projection lies in the same region, it is the nearest point on that piece of the boundary, exactly (Theorem 3.1 of the
+paper says when it is the nearest of all). The way from x to the best point is searched once more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.cw import CW
+from relucert.attacks.ddn import DDN
+from relucert.attacks.fab import FAB
+from relucert.attacks.region import RegionAttack
+from relucert.attacks.segment import approach
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import parse
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.witness import Witnesses
+
+MEMBERS: dict[str, type[MinimalAttack]] = {"cw": CW, "ddn": DDN, "fab": FAB, "region": RegionAttack}
+LINEARISED = 3  # how often the polish linearises
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best(MinimalAttack):
+    """Several attacks one after the other, each from what those before it have found, then the polish.
+
+    `members` are their texts, such as ("ddn(steps=50)", "region(regions=100)"); None chooses for the norm.
+    """
+
+    name = "best"
+    members: tuple[str, ...] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.members is not None:
+            if len(self.members) == 0:
+                raise InvalidInput("members of best must be at least one, or None to choose for the norm; found none")
+            for member in self.members:
+                parse(member, MEMBERS)
+
+    def chosen(self, p: float) -> list[MinimalAttack]:
+        """The attacks for a norm."""
+        if self.members is not None:
+            return [parse(member, MEMBERS) for member in self.members]
+        quick: list[MinimalAttack] = [FAB(steps=40, restarts=2)]
+        if p == 2.0:
+            quick = [DDN(steps=50), *quick]
+        return [*quick, RegionAttack(regions=20)] if p in (1.0, 2.0, math.inf) else quick
+
+    def check_norm(self, p: float) -> None:
+        """Raise InvalidInput if a member does not know the norm."""
+        for member in self.chosen(p):
+            member.check_norm(p)
+
+    def search(self, found: Witnesses, generator: torch.Generator) -> None:
+        """Run the members, and polish what they found."""
+        for member in self.chosen(found.p):
+            member.search(found, generator)
+        polish(found)
+
+
+def polish(found: Witnesses) -> None:
+    """Move the best points to the nearest ones on their pieces of the boundary."""
+    index = found.distance.isfinite().nonzero()[:, 0]
+    for _ in range(LINEARISED):
+        if len(index) == 0:
+            return
+        before = found.distance[index]
+        region, _, logits = LinearRegion.evaluated(found.net, found.point[index])
+        y = found.y[index]
+        eye = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
+        against = eye[y] - eye[logits.scatter(1, y[:, None], -torch.inf).argmax(1)]
+        rows = region.logits_rows(against[:, None])[:, 0]
+        ahead = (region.values(found.x[index])[1] * against).sum(1)
+        found.beyond(index, rows, ahead)
+        approach(found, index, found.point[index])
+        index = index[found.distance[index] < before]
