@@ -6,19 +6,23 @@ Attacks promise one of two things: a point within a given ball (`FixedAttack`), 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.attacks.losses import ascent, margin
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
-from relucert.core.norms import norm
+from relucert.core.norms import norm, steepest
 from relucert.core.results import Adversarial
 from relucert.core.rounding import cast_up
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 from relucert.networks.prediction import changed
+
+NUDGES = tuple(10.0**k for k in range(-8, -1))  # of a point's distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,32 @@ class MinimalAttack(Method):
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Improve the nearest points found so far, of inputs that are all classified as `found.y`."""
         raise NotImplementedError(self.name)
+
+
+def clearly_changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Where another class than y wins by twice what `changed` asks for, so that it is still one in another batch."""
+    slack = 64 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
+    return margin(logits, y) > slack
+
+
+def settle(found: Witnesses) -> None:
+    """Move the points that change the decision by no more than rounding a little, until they do so in any batch.
+
+    They go along the gradient of the margin, by ever larger parts of their distance.
+    """
+    index = found.distance.isfinite().nonzero()[:, 0]
+    point, distance = found.point.clone(), found.distance
+    for share in NUDGES:
+        if len(index) == 0:
+            break
+        open_ = ~clearly_changed(found.net(point[index]), found.y[index])
+        index = index[open_]
+        x, z, y = found.x[index], found.point[index], found.y[index]
+        gradient, _, _ = ascent(found.net, z, partial(margin, y=y))
+        size = (share * distance[index]).reshape(-1, *(1,) * (x.dim() - 1))
+        moved = z + size * (steepest(gradient, 2.0))
+        point[index] = torch.minimum(torch.maximum(moved, found.lower[index]), found.upper[index])
+    found.point = point
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.best import MEMBERS, Best
-from relucert.attacks.contract import FixedAttack, MinimalAttack, adversarial
+from relucert.attacks.contract import FixedAttack, MinimalAttack, adversarial, settle
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
@@ -92,5 +92,6 @@ def minimal_attack(
         found = Witnesses(net, x[right], labels[right], p, (lower[right], upper[right]))
         with torch.no_grad():
             chosen.search(found, generator)
+            settle(found)
         points[right] = found.point
     return adversarial(net, x, labels, points, ball)

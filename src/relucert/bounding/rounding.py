@@ -17,7 +17,7 @@ from relucert.core.norms import dual
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine
 from relucert.networks.network import Network
-from relucert.networks.switching import Switching
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 
 @torch.no_grad()
@@ -31,34 +31,99 @@ def evaluation_error(
 ) -> Float[Tensor, " batch specs"]:
     """How far the property's margins, evaluated in `dtype` anywhere in the ball, can be from their real values.
 
-    `net` and `x` are in float64, `inputs` has known intervals of the inputs of switching nodes.
+    With delta what a node itself rounds, the margin is off by the sum over nodes of J delta, where J is a product of matrices
+    and of slopes between the two computations: 1 or s for a ReLU that is on or off in both, anything between otherwise. J is
+    known as a centre and a radius, so signs cancel as far as units are stable. `net` and `x` are in float64, `inputs` has
+    known intervals of the inputs of switching nodes.
     """
+    own, stable = _forward(net, x, ball, inputs, torch.finfo(dtype))
+    count, specs = asked.rows.shape[:2]
+    centres, radii = {len(net.graph) - 1: asked.rows}, {len(net.graph) - 1: torch.zeros_like(asked.rows)}
+    total = x.new_zeros(count, specs)
+    for index in range(len(net.graph) - 1, 0, -1):
+        if index not in centres:
+            continue
+        node, centre, radius = net.graph[index], centres.pop(index), radii.pop(index)
+        total += ((centre.abs() + radius).flatten(2) @ own[index].expand(count, *node.shape).flatten(1).unsqueeze(2))[
+            ..., 0
+        ]
+        if isinstance(node.op, Affine):
+            shapes = [net.graph[source].shape for source in node.inputs]
+            moved = [part.unflatten(0, (count, specs)) for part in node.op.transpose(centre.flatten(0, 1))]
+            spread = [part.unflatten(0, (count, specs)) for part in _absolute_transpose(node.op, shapes, radius)]
+        elif isinstance(node.op, ReLU):
+            on, off = (part.unsqueeze(1) for part in stable[index])
+            between = x.new_tensor((1 + node.op.slope) / 2)  # tensors: plain numbers would be rounded to float32
+            middle = torch.where(on, x.new_ones(()), torch.where(off, x.new_tensor(node.op.slope), between))
+            half = torch.where(on | off, x.new_zeros(()), x.new_tensor((1 - node.op.slope) / 2))
+            moved, spread = [centre * middle], [radius * (middle + half) + centre.abs() * half]
+        else:  # of a maximum every entry may be the one that moves
+            assert isinstance(node.op, MaxPool2d)
+            moved = [x.new_zeros(count, specs, *net.graph[node.inputs[0]].shape)]
+            spread = [_to_windows(node.op, centre.abs() + radius)]
+        for source, one, other in zip(node.inputs, moved, spread, strict=True):
+            centres[source] = centres[source] + one if source in centres else one
+            radii[source] = radii[source] + other if source in radii else other
+    sizes = own[-1].unsqueeze(2)
+    # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
     unit = torch.finfo(dtype).eps / 2
+    compared = (asked.rows.abs() @ sizes).squeeze(2) * (asked.offsets != 0) + asked.offsets.abs()
+    # One more per cent pays for the rounding of all this.
+    return 1.01 * total + 4 * unit * compared
+
+
+def _forward(
+    net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval], info: torch.finfo
+) -> tuple[dict[int, Tensor], dict[int, tuple[Tensor, Tensor]]]:
+    """What every node itself rounds at most, at -1 the sizes of the logits; which ReLUs are on and off in spite of rounding."""
+    unit = info.eps / 2
     sizes: dict[int, Interval] = {0: Interval(*ball.hull(x))}
     errors: dict[int, Tensor] = {0: torch.zeros_like(x)}
+    own: dict[int, Tensor] = {}
+    stable: dict[int, tuple[Tensor, Tensor]] = {}
     for node in net.graph.nodes[1:]:
         given, off = [sizes[i] for i in node.inputs], [errors[i] for i in node.inputs]
         if isinstance(node.op, Switching):
             if node.index in inputs:
                 given = [given[0].meet(inputs[node.index])]
-            # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope rounds once.
-            relu = node.kind == "relu"
-            error = off[0] + unit * _size(given[0], off[0]) if relu else node.op.apply(off[0])
+            if isinstance(node.op, ReLU):
+                # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope rounds once.
+                own[node.index] = unit * _size(given[0], off[0]) * (node.op.slope != 0)
+                stable[node.index] = given[0].lower > off[0], given[0].upper < -off[0]
+                error = off[0] + own[node.index]
+            else:
+                own[node.index] = x.new_zeros(1, *node.shape)
+                error = node.op.apply(off[0])
         else:
             assert isinstance(node.op, Affine)
             gamma = node.op.terms * unit / (1 - node.op.terms * unit)
             reach = node.op.magnitude(*(_size(one, e) for one, e in zip(given, off, strict=True)))
-            error = node.op.absolute(*off) + gamma * reach + torch.finfo(dtype).tiny
+            own[node.index] = gamma * reach + info.tiny
+            error = node.op.absolute(*off) + own[node.index]
         sizes[node.index], errors[node.index] = through(node, given), error
-        for source in set(node.inputs):
-            if net.graph.last_use[source] <= node.index:
-                del sizes[source], errors[source]
     last = len(net.graph) - 1
-    weights = asked.rows.abs()
-    logits = weights @ errors[last].unsqueeze(2)
-    own = weights @ _size(sizes[last], errors[last]).unsqueeze(2)
-    # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
-    return (2 * logits.squeeze(2)) + 4 * unit * (own.squeeze(2) * (asked.offsets != 0) + asked.offsets.abs())
+    own[-1] = _size(sizes[last], errors[last])
+    return own, stable
+
+
+def _absolute_transpose(op: Affine, shapes: list[tuple[int, ...]], rows: Tensor) -> list[Tensor]:
+    """|A|' rows, as the gradient of the linear map |A|; (batch * rows, *shape) for each input."""
+    flat = rows.flatten(0, 1)
+    with torch.enable_grad():
+        given = [flat.new_zeros(len(flat), *shape).requires_grad_() for shape in shapes]
+        found = torch.autograd.grad(op.absolute(*given), given, flat)
+    return list(found)
+
+
+def _to_windows(op: MaxPool2d, rows: Float[Tensor, " batch rows channels high wide"]) -> Tensor:
+    """What stands at every window, added up at all entries that the window sees."""
+    windows = op.windows().to(rows.device)
+    height, width = op.in_shape[1:]
+    spread = rows.new_zeros(*rows.shape[:3], height * width + 1)
+    places = torch.where(windows < 0, height * width, windows)  # what lies in the padding is dropped
+    for place in places.T:
+        spread.index_add_(3, place, rows.flatten(3))
+    return spread[..., :-1].unflatten(3, (height, width))
 
 
 @torch.no_grad()
@@ -73,8 +138,29 @@ def bound_error(
     switches makes of the largest inputs; each takes part in as many roundings as there are terms on its way. The bounds of
     the units, with which lines are drawn, have errors of the same kind: once more for every switching node.
     """
+    _, logits, relative = _sizes(net, x, ball, inputs)
+    total = (asked.rows.abs() @ logits.unsqueeze(2)).squeeze(2) + asked.offsets.abs()
+    return relative * total
+
+
+@torch.no_grad()
+def largest_inputs(
+    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval]
+) -> tuple[dict[int, Tensor], Float[Tensor, " batch"]]:
+    """Sizes of everything that is added up in the input of each switching node, and the relative error of a walk.
+
+    A functional that enters a walk at a unit, with the weight beta, adds at most error * beta * size to the error of the
+    margin.
+    """
+    sizes, _, relative = _sizes(net, x, ball, inputs)
+    return sizes, x.new_full((len(x),), relative)
+
+
+def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> tuple[dict[int, Tensor], Tensor, float]:
+    """The forward pass of absolute values: before every switching node, at the logits, and the relative error."""
     low, high = ball.hull(x)
     reach: dict[int, Tensor] = {0: torch.maximum(low.abs(), high.abs())}
+    before: dict[int, Tensor] = {}
     terms = x[0].numel() + 8
     for node in net.graph.nodes[1:]:
         given = [reach[i] for i in node.inputs]
@@ -82,6 +168,7 @@ def bound_error(
             if node.index in inputs:
                 known = inputs[node.index]
                 given = [torch.maximum(given[0], torch.maximum(known.lower.abs(), known.upper.abs()))]
+            before[node.index] = given[0]
             reach[node.index] = 2 * node.op.apply(given[0])
             terms += 8
         else:
@@ -91,11 +178,10 @@ def bound_error(
         for source in set(node.inputs):
             if net.graph.last_use[source] <= node.index:
                 del reach[source]
-    total = (asked.rows.abs() @ reach[len(net.graph) - 1].unsqueeze(2)).squeeze(2) + asked.offsets.abs()
     # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
     powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
     times = 4 * powers * terms * (1 + len(net.switches))
-    return times * (torch.finfo(torch.float64).eps / 2) * total
+    return before, reach[len(net.graph) - 1], times * (torch.finfo(torch.float64).eps / 2)
 
 
 def _size(within: Interval, error: Tensor) -> Tensor:

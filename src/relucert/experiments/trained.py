@@ -60,8 +60,8 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "cnn", "at", math.inf, {"epochs": 2}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "ibp", math.inf, {"epochs": 30}),
-    ("mnist", "cnn", "spectral", 2.0, {"epochs": 20}),
+    ("mnist", "cnn", "ibp", math.inf, {"epochs": 20}),
+    ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
 

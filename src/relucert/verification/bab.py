@@ -1,0 +1,335 @@
+"""`bab`: branch and bound over the ReLUs, complete: sub-problems of all open points are bounded in one batch.
+
+A point and one other class make a problem. Its leaves are sub-problems, the ball with some ReLUs split into on and off; a
+leaf whose bound is proved is closed, another is split once more, at the unit that raises the worse of the two children most
+among some candidates. A problem is proved when it has no leaf, and a point when all its problems are. The minimiser of every
+leaf's bound is run through the network: where it changes the decision, it is a witness.
+
+What happens to a problem depends on its own leaves alone, so verdicts do not depend on who shares the batch; only a wall
+clock does, and then the verdict is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.bounding.alpha import Alpha
+from relucert.bounding.intervals import Interval
+from relucert.bounding.relaxation import Lines
+from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
+from relucert.bounding.splits import Climbed, Numbers, Problems, Signs, climb
+from relucert.bounding.units import BUDGET
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method
+from relucert.core.properties import Property
+from relucert.networks.network import Network
+from relucert.networks.switching import ReLU
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaB(Method):
+    """At most `nodes` sub-problems a point; `batch` of them are bounded together, with `steps` of climbing each.
+
+    `candidates` units are tried before each split. Networks with max pools are split at their ReLUs only: what remains there
+    is UNKNOWN.
+    """
+
+    name = "bab"
+    nodes: int = 20_000
+    batch: int = 256
+    steps: int = 12
+    rate: float = 0.1
+    candidates: int = 4
+    width: int = 32
+    budget: int = BUDGET
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("nodes", "batch", "candidates", "width"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} of bab must be at least 1; found {getattr(self, name)}")
+        if self.steps < 0:
+            raise InvalidInput(f"steps of bab must be at least 0; found {self.steps}")
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What was found out about every point: proved, or broken by a witness (else NaN), or neither.
+
+    `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems.
+    """
+
+    proved: Bool[Tensor, " batch"]
+    broken: Bool[Tensor, " batch"]
+    witness: Float[Tensor, " batch *input"]
+    margin: Float[Tensor, " batch"]
+    seconds: Float[Tensor, " batch"]
+    nodes: Int[Tensor, " batch"]
+
+
+@torch.no_grad()
+def branch_and_bound(
+    net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float = math.inf,
+    limit: float = math.inf,
+) -> Outcome:  # fmt: skip
+    """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
+
+    `limit`: seconds that one point may cost, its share of the batch's.
+    """
+    return _Search(net, double, x, ball, asked, method, deadline, limit).run()
+
+
+@dataclass(eq=False)
+class _Problem:
+    """One point and one row of its property: its leaves (margin, order of arrival, slot), worst first."""
+
+    point: int
+    row: int
+    leaves: list[tuple[float, int, int]] = field(default_factory=list)
+
+
+class _Search:
+    """The leaves of all problems, and what is known of the points."""
+
+    def __init__(
+        self, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float,
+        limit: float,
+    ):  # fmt: skip
+        self.net, self.double, self.x, self.ball, self.asked, self.method = net, double, x, ball, asked, method
+        self.deadline, self.limit = deadline, limit
+        none = torch.zeros(len(x), dtype=torch.bool)
+        self.found = Outcome(
+            none.clone(), none.clone(), torch.full_like(x, math.nan), x.new_full((len(x),), -math.inf),
+            x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long),
+        )  # fmt: skip
+        self.given_up = none
+        self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
+        self.shapes = [node.shape for node in self.relus]
+        self.pool, self.arrived = _Pool(), 0
+        self.problems: list[_Problem] = []
+
+    def run(self) -> Outcome:
+        """Bound the points as a whole, then round after round of leaves until nothing is open."""
+        frozen = [(weight, weight.requires_grad) for weight in self.double.parameters()]
+        try:
+            for weight, _ in frozen:
+                weight.requires_grad_(False)
+            started = time.monotonic()
+            self._roots()
+            self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
+            turns = deque(range(len(self.problems)))
+            while (started := time.monotonic()) < self.deadline:
+                chosen = self._chosen(turns)
+                if not chosen:
+                    break
+                which = torch.tensor([key for key, _ in chosen])
+                self._round(which, torch.tensor([slot for _, slot in chosen]))
+                share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
+                self.found.seconds += (time.monotonic() - started) * share / share.sum()
+        finally:
+            for weight, before in frozen:
+                weight.requires_grad_(before)
+        return self.found
+
+    def _roots(self) -> None:
+        """Bound every point as a whole; the rows that are not proved are the problems."""
+        self.units, margins = Alpha(budget=self.method.budget).solve(self.double, self.x, self.ball, self.asked)
+        inputs = self.units.inputs
+        error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
+        needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
+        self.reach, self.unit = largest_inputs(self.double, self.x, self.ball, inputs)
+        goal = error + needed
+        open_ = ~(margins > goal)
+        self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
+        places = open_.nonzero()
+        self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
+        self.problems = [_Problem(point, row) for point, row in places.tolist()]
+        for which in torch.arange(len(places)).split(self.method.batch):
+            self._bound(which, *self._start(self.owner[which]), steps=2 * self.method.steps)
+
+    def _start(self, owner: Tensor) -> tuple[Signs, Numbers, Numbers]:
+        """No splits, the slopes of the points' own bounds, and no multipliers."""
+        slopes = {}
+        for node in self.relus:
+            lines = self.units.relaxations[node.index]
+            assert isinstance(lines, Lines)
+            slopes[node.index] = lines.below[owner]
+        signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
+        return signs, slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
+
+    def _climb(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
+        """Bounds of sub-problems of the problems `which`."""
+        owner, row = self.owner[which], self.row[which]
+        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
+        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.units.inputs.items()}
+        return climb(
+            self.double, Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs), slopes, betas,
+            steps=steps, rate=self.method.rate, goal=self.goal[which], unit=self.unit[owner],
+            reach={index: value[owner] for index, value in self.reach.items()}, candidates=self.method.candidates,
+        )  # fmt: skip
+
+    def _bound(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, *, steps: int) -> None:
+        """Bound sub-problems, look for witnesses, and keep what is not proved as leaves."""
+        found = self._climb(which, signs, slopes, betas, steps)
+        owner = self.owner[which]
+        self.found.nodes += torch.bincount(owner, minlength=len(self.x))
+        self._try(found.point, owner)
+        lost = ~(found.margin > self.goal[which]) & ~self.found.broken[owner]
+        places = lost.nonzero()[:, 0]
+        slots = self.pool.add(_packed(signs, found.slopes, found.betas, found.units, places))
+        for place, slot in zip(places.tolist(), slots, strict=True):
+            self.arrived += 1
+            leaf = (float(found.margin[place]), self.arrived, slot)
+            heapq.heappush(self.problems[int(which[place])].leaves, leaf)
+
+    def _try(self, points: Tensor, owner: Tensor) -> None:
+        """Run points through the network as it is used, and keep what changes the decision as witnesses."""
+        own = points.to(self.net.dtype)
+        changed = self.asked.restrict(owner).margin(self.net(own).double()) < 0
+        inside = self.ball.restrict(owner).contains(self.x[owner], own)
+        for place in (changed & inside & ~self.found.proved[owner]).nonzero()[:, 0].tolist():
+            point = int(owner[place])
+            if not self.found.broken[point]:
+                self.found.broken[point] = True
+                self.found.witness[point] = own[place].double()
+
+    def _chosen(self, turns: deque[int]) -> list[tuple[int, int]]:
+        """The worst leaves of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
+        chosen: list[tuple[int, int]] = []
+        for _ in range(len(turns)):
+            if len(chosen) >= self.method.batch:
+                break
+            key = turns.popleft()
+            problem = self.problems[key]
+            point = problem.point
+            if self.found.nodes[point] >= self.method.nodes or self.found.seconds[point] > self.limit:
+                self.given_up[point] |= len(problem.leaves) > 0
+            if self.found.broken[point] or self.given_up[point]:
+                self.pool.free([slot for _, _, slot in problem.leaves])
+                problem.leaves.clear()
+                continue
+            if not problem.leaves:
+                self._closed(problem)
+                continue
+            count = min(self.method.width, len(problem.leaves))
+            chosen += [(key, heapq.heappop(problem.leaves)[2]) for _ in range(count)]
+            turns.append(key)
+        return chosen
+
+    def _closed(self, problem: _Problem) -> None:
+        """A problem without leaves is proved, and its point if it was the last one."""
+        problem.row = -1
+        rest = [other for other in self.problems if other.point == problem.point and other.row >= 0]
+        if not rest and not self.given_up[problem.point]:
+            self.found.proved[problem.point] = True
+            self.found.margin[problem.point] = self.found.margin[problem.point].clamp(min=0.0)
+
+    def _round(self, which: Tensor, slots: Tensor) -> None:
+        """Split every chosen leaf in two and bound both."""
+        signs, slopes, betas, units = self._unpacked(slots)
+        self.pool.free(slots.tolist())
+        whole = units[:, 0] < 0
+        if bool(whole.any()):  # nothing is left to split: the network is linear there, and the bound a linear program
+            last = [{i: value[whole] for i, value in part.items()} for part in (signs, slopes, betas)]
+            found = self._climb(which[whole], last[0], last[1], last[2], 20 * self.method.steps)
+            self._try(found.point, self.owner[which[whole]])
+            lost = ~(found.margin > self.goal[which[whole]])
+            self.given_up[self.owner[which[whole]][lost]] = True
+        which, units = which[~whole], units[~whole]
+        signs, slopes, betas = ({i: value[~whole] for i, value in part.items()} for part in (signs, slopes, betas))
+        if len(which) == 0:
+            return
+        unit = self._best(which, signs, slopes, betas, units)
+        children = [self._split(signs, unit, sign) for sign in (1, -1)]
+        both = {index: torch.cat([child[index] for child in children]) for index in signs}
+        twice = [{i: torch.cat([value, value]) for i, value in part.items()} for part in (slopes, betas)]
+        self._bound(torch.cat([which, which]), both, *twice, steps=self.method.steps)
+
+    def _best(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor) -> Tensor:
+        """The candidate whose worse child has the larger margin, by one walk for each child and no climbing."""
+        count, tried = units.shape
+        if tried == 1:
+            return units[:, 0]
+        flat = units.clamp(min=0).flatten()
+        repeat = torch.arange(count).repeat_interleave(tried)
+        many = [{i: value[repeat] for i, value in part.items()} for part in (signs, slopes, betas)]
+        ends = []
+        for sign in (1, -1):
+            found = self._climb(which[repeat], self._split(many[0], flat, sign), many[1], many[2], 0)
+            # What is proved anyhow needs no more.
+            ends.append(torch.minimum(found.margin, self.goal[which[repeat]]).reshape(count, tried))
+        score = torch.minimum(*ends) + 0.1 * torch.maximum(*ends)
+        return units.gather(1, score.masked_fill(units < 0, -math.inf).argmax(1, keepdim=True))[:, 0]
+
+    def _split(self, signs: Signs, units: Tensor, sign: int) -> Signs:
+        """The signs with one more unit of every sub-problem, numbered over all ReLUs."""
+        every = torch.cat([signs[node.index].flatten(1) for node in self.relus], 1)
+        every = every.scatter(1, units[:, None], sign)
+        sizes = [math.prod(shape) for shape in self.shapes]
+        return {
+            node.index: part.reshape(-1, *node.shape)
+            for node, part in zip(self.relus, every.split(sizes, 1), strict=True)
+        }
+
+    def _unpacked(self, slots: Tensor) -> tuple[Signs, Numbers, Numbers, Tensor]:
+        stored = self.pool.take(slots)
+        parts = [
+            {node.index: stored[f"{kind}{node.index}"] for node in self.relus} for kind in ("signs", "slopes", "betas")
+        ]
+        signs, slopes, betas = parts[0], *({i: value.to(self.x) for i, value in part.items()} for part in parts[1:])
+        return signs, slopes, betas, stored["units"]
+
+
+def _packed(signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor, places: Tensor) -> dict[str, Tensor]:
+    """What is kept of leaves: any slopes and multipliers give bounds, so half precision will do for where to start."""
+    kept = {"units": units[places]}
+    for kind, part, dtype in (
+        ("signs", signs, None),
+        ("slopes", slopes, torch.float16),
+        ("betas", betas, torch.float32),
+    ):
+        for index, value in part.items():
+            kept[f"{kind}{index}"] = value[places] if dtype is None else value[places].to(dtype)
+    return kept
+
+
+class _Pool:
+    """Rows of tensors that come and go; the place of a row that has gone is used again."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Tensor] = {}
+        self.unused: list[int] = []
+
+    def add(self, new: dict[str, Tensor]) -> list[int]:
+        """Store rows and return their slots."""
+        count = len(next(iter(new.values())))
+        if len(self.unused) < count:
+            size = len(next(iter(self.rows.values()))) if self.rows else 0
+            more = max(count, size, 64)
+            for key, value in new.items():
+                empty = value.new_empty(more, *value.shape[1:])
+                self.rows[key] = torch.cat([self.rows[key], empty]) if key in self.rows else empty
+            self.unused += range(size, size + more)
+        slots = [self.unused.pop() for _ in range(count)]
+        if count:
+            place = torch.tensor(slots)
+            for key, value in new.items():
+                self.rows[key][place] = value
+        return slots
+
+    def take(self, slots: Tensor) -> dict[str, Tensor]:
+        """The rows of slots."""
+        return {key: value[slots] for key, value in self.rows.items()}
+
+    def free(self, slots: list[int]) -> None:
+        """Forget rows."""
+        self.unused += slots
