@@ -1,6 +1,6 @@
 """The best of several attacks, polished: never worse than any of its members.
 
-In the end the network is linearised at the best point and x projected onto the decision hyperplane there, within the box: where
+After each of them the network is linearised at the best point and x projected onto the decision hyperplane there, within the box: where
 that projection lies in the same region, it is the nearest point on that piece of the boundary, exactly (Theorem 3.1 of the
 paper says when it is the nearest of all). The way from x to the best point is searched once more.
 """
@@ -29,7 +29,7 @@ LINEARISED = 3  # how often the polish linearises
 
 @dataclass(frozen=True, kw_only=True)
 class Best(MinimalAttack):
-    """Several attacks one after the other, each from what those before it have found, then the polish.
+    """Several attacks one after the other, each from what those before it have found, and the polish after each.
 
     `members` are their texts, such as ("ddn(steps=50)", "region(regions=100)"); None chooses for the norm.
     """
@@ -50,10 +50,10 @@ class Best(MinimalAttack):
         """The attacks for a norm."""
         if self.members is not None:
             return [parse(member, MEMBERS) for member in self.members]
-        quick: list[MinimalAttack] = [FAB(steps=40, restarts=2)]
         if p == 2.0:
-            quick = [DDN(steps=50), *quick]
-        return [*quick, RegionAttack(regions=20)] if p in (1.0, 2.0, math.inf) else quick
+            return [DDN(), DDN(steps=60, targets=9), FAB(steps=20, targets=3), RegionAttack(regions=6)]
+        quick = FAB(steps=30, restarts=2, targets=5)
+        return [quick, RegionAttack(regions=10)] if p in (1.0, math.inf) else [quick]
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput if a member does not know the norm."""
@@ -61,10 +61,10 @@ class Best(MinimalAttack):
             member.check_norm(p)
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Run the members, and polish what they found."""
+        """Run the members, and polish what each has found."""
         for member in self.chosen(found.p):
             member.search(found, generator)
-        polish(found)
+            polish(found)
 
 
 def polish(found: Witnesses) -> None:

@@ -2,7 +2,7 @@
 
 A step along the normalised gradient of the cross-entropy gives the direction; the norm is set apart from it, `1 - gamma` times
 what it was where the decision has changed and `1 + gamma` times where it has not. Steps shrink by a cosine from `rate` to a
-hundredth of it.
+hundredth of it. With `targets` the gradient is that of a class's lead over y instead, for some of the nearest classes each.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from relucert.attacks.contract import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent, cross_entropy
+from relucert.attacks.targets import lead, nearest_classes, repeated
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
 from relucert.geometry.witness import Witnesses
@@ -24,13 +25,17 @@ from relucert.geometry.witness import Witnesses
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(MinimalAttack):
-    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and first step `rate` in pixels."""
+    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and first step `rate` in pixels.
+
+    `targets`: the number of classes that are aimed at one by one, the nearest first; 0 aims at none.
+    """
 
     name = "ddn"
     steps: int = 100
     gamma: float = 0.05
     start: float = 1.0
     rate: float = 1.0
+    targets: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,6 +43,7 @@ class DDN(MinimalAttack):
             ("steps", self.steps >= 1, "at least 1"),
             ("gamma", 0 < self.gamma < 1, "between 0 and 1"),
             ("start", 0 < self.start < math.inf, "positive"),
+            ("targets", self.targets >= 0, "at least 0"),
             ("rate", 0 < self.rate < math.inf, "positive"),
         ]:
             if not holds:
@@ -50,26 +56,25 @@ class DDN(MinimalAttack):
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Walk for all steps, and keep the nearest points that were passed."""
-        kept = Kept(found.x, found.y, found.p)
-        shape = (-1, *(1,) * (found.x.dim() - 1))
-        offset = torch.zeros_like(found.x)
-        length = torch.full_like(found.distance, self.start)
+        many, loss = 1, partial(cross_entropy, y=found.y)
+        if self.targets:
+            targets = nearest_classes(found, self.targets)
+            many = targets.shape[1]
+            loss = partial(lead, y=repeated(found.y, many), target=targets.T.reshape(-1))
+        x, y, lower, upper = (repeated(part, many) for part in (found.x, found.y, found.lower, found.upper))
+        kept = Kept(x, y, found.p)
+        shape = (-1, *(1,) * (x.dim() - 1))
+        z, length = x, torch.full_like(kept.distance, self.start)
         for step in range(self.steps):
-            z = _boxed(found, found.x + offset)
-            gradient, _, logits = ascent(found.net, z, partial(cross_entropy, y=found.y))
+            gradient, _, logits = ascent(found.net, z, loss)
             hit = kept.see(z, logits)
             rate = self.rate * (0.01 + 0.99 * (1 + math.cos(math.pi * step / self.steps)) / 2)
-            offset = offset + gradient * (rate / _positive(norm(gradient, 2))).reshape(shape)
+            offset = z - x + gradient * (rate / _positive(norm(gradient, 2))).reshape(shape)
             length = torch.where(hit, (1 - self.gamma) * length, (1 + self.gamma) * length)
             offset = offset * (length / _positive(norm(offset, 2))).reshape(shape)
-            offset = _boxed(found, found.x + offset) - found.x
-        z = _boxed(found, found.x + offset)
+            z = torch.minimum(torch.maximum(x + offset, lower), upper)
         kept.see(z, found.net(z))
         kept.hand_over(found)
-
-
-def _boxed(found: Witnesses, z: Tensor) -> Tensor:
-    return torch.minimum(torch.maximum(z, found.lower), found.upper)
 
 
 def _positive(length: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Int
@@ -22,12 +23,11 @@ from relucert.attacks.contract import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent
 from relucert.attacks.segment import approach
+from relucert.attacks.targets import lead, nearest_classes, repeated
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.norms import dual, norm
-from relucert.geometry.hyperplane import free_distance, hyperplane_distance
-from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import decision_norms
+from relucert.core.norms import norm
+from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.geometry.witness import Witnesses
 
 
@@ -73,21 +73,16 @@ class FAB(MinimalAttack):
     def _run(self, found: Witnesses, targets: Int[Tensor, " batch targets"], generator: torch.Generator | None) -> Kept:
         """One start; rows are those of the first target, then those of the second, and so on."""
         many = targets.shape[1]
-        x, lower, upper = (part.repeat(many, *(1,) * (part.dim() - 1)) for part in (found.x, found.lower, found.upper))
-        y, target = found.y.repeat(many), targets.T.reshape(-1)
+        x, y, lower, upper = (repeated(part, many) for part in (found.x, found.y, found.lower, found.upper))
+        target = targets.T.reshape(-1)
         kept = Kept(x, y, found.p)
         z = x
         if generator is not None:
             size = norm(torch.maximum(found.upper - found.x, found.x - found.lower), found.p)
             reach = torch.minimum(found.distance, size).clamp(max=1e3).repeat(many)
             z = Ball(found.p, reach / 2, (lower, upper)).sample(x, generator)
-        ahead = torch.stack([-torch.ones_like(y), torch.ones_like(y)], 1).to(x.dtype)
         for _ in range(self.steps):
-
-            def lead(logits: Tensor) -> Tensor:
-                return (logits.gather(1, torch.stack([y, target], 1)) * ahead).sum(1)
-
-            row, value, logits = ascent(found.net, z, lead)
+            row, value, logits = ascent(found.net, z, partial(lead, y=y, target=target))
             hit = kept.see(z, logits)
             # Behind the change the search goes back towards x before it goes on.
             back = hit.reshape(-1, *(1,) * (x.dim() - 1))
@@ -116,14 +111,3 @@ class FAB(MinimalAttack):
         share = (a / (a + b).clamp(min=torch.finfo(a.dtype).tiny)).clamp(max=self.bias).reshape(shape)
         moved = (1 - share) * (z + self.stretch * here) + share * (x + self.stretch * there)
         return torch.minimum(torch.maximum(moved, box[0]), box[1])
-
-
-def nearest_classes(found: Witnesses, count: int | None) -> Int[Tensor, " batch targets"]:
-    """The classes to which x is nearest where the network is linear around it, nearest first, at most `count`."""
-    region, _, logits = LinearRegion.evaluated(found.net, found.x)
-    ahead = logits.gather(1, found.y[:, None]) - logits
-    distance = free_distance(ahead, decision_norms(region, found.y, dual(found.p)))
-    ranked = distance.scatter(1, found.y[:, None], math.inf).nan_to_num(posinf=1e30)
-    ranked = ranked.scatter(1, found.y[:, None], math.inf).argsort(dim=1, stable=True)
-    most = logits.shape[1] - 1
-    return ranked[:, : most if count is None else min(count, most)]
