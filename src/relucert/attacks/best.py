@@ -1,8 +1,8 @@
 """The best of several attacks, polished: never worse than any of its members.
 
-After each of them the network is linearised at the best point and x projected onto the decision hyperplane there, within the box: where
-that projection lies in the same region, it is the nearest point on that piece of the boundary, exactly (Theorem 3.1 of the
-paper says when it is the nearest of all). The way from x to the best point is searched once more.
+After each of them the network is linearised at the best point and x projected onto the decision hyperplane there, within the
+box: where that projection lies in the same region, it is the nearest point on that piece of the boundary, exactly (Theorem
+3.1 of the paper says when it is the nearest of all). The way from x to the best point is searched once more.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ VERBS = {
     "train": "train a network whose robustness can be proved",
     "evaluate": "test error and robust error under an attack",
     "certify": "verdicts at one radius: proved robust, or not",
+    "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
     "data": "list, fetch and describe the data sets",
 }

@@ -147,6 +147,54 @@ class CertifyConfig:
         return records_file(self.model, self.out)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttackConfig:
+    """Points that change a network's decisions near a data set's test points: within eps, or as near as possible."""
+
+    model: Path
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    data: str
+    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
+    p: float = 2.0
+    """The norm of the perturbations: a number >= 1, or inf."""
+    eps: float | None = None
+    """Their radius in pixels; by default there is none, and the smallest perturbations are looked for."""
+    method: str | None = None
+    """The attack, with parameters if wanted: pgd or apgd (the default) within eps; cw, ddn, fab, region or best (the
+    default) for the smallest perturbations."""
+    points: int | None = 100
+    """How many test points, from the first; None for all."""
+    box: bool = True
+    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    labels: bool = True
+    """Attack the label (a misclassified point has distance 0); --no-labels: the predicted class."""
+    batch: int = 100
+    """Points worked on together."""
+    out: Path | None = None
+    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", float(self.p))
+        for name, holds, rule in [
+            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("batch", self.batch >= 1, "be at least 1"),
+        ]:
+            if not holds:
+                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+
+    @property
+    def attack(self) -> str:
+        """The attack that is run."""
+        return self.method or ("best" if self.eps is None else "apgd")
+
+    @property
+    def records(self) -> Path:
+        """Where the records go."""
+        return records_file(self.model, self.out)
+
+
 def records_file(model: Path, out: Path | None) -> Path:
     """Where records go: as asked, or into a run's folder, or beside a model's file."""
     if out is not None:

@@ -1,0 +1,65 @@
+"""`relucert attack MODEL --data NAME`: points that change the decision, within a radius or as near as possible."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import tyro
+
+from relucert.evaluation.config import AttackConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(AttackConfig):
+    """Attack a network on a data set's test points: within a radius (--eps), or for the smallest perturbations."""
+
+    model: tyro.conf.Positional[Path]
+    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    json: bool = False
+    """Print one line of JSON for every point and one for the summary, instead of a table."""
+
+
+CONFIG = Attack
+
+
+def run(config: Attack) -> int:
+    """Attack with a progress bar, and print the table and the summary."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from relucert.cli.bar import points_bar
+    from relucert.evaluation.attack import attacked
+
+    plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
+    with points_bar("attacking", hidden=config.json) as tell:
+        found = attacked(plain, lambda record, done, total: tell(done, total))
+    if config.json:
+        for record in found.records:
+            line = {"index": record.index, "label": record.label, "prediction": record.prediction}
+            facts = {"verdict": str(record.verdict), "distance": record.upper, "seconds": record.seconds}
+            print(json_format.dumps(line | facts))
+        summary = {name: None if math.isnan(value) else value for name, value in found.summary().items()}
+        print(json_format.dumps({"summary": summary}))
+        return 0
+    norm = "l_inf" if math.isinf(plain.p) else f"l_{plain.p:g}"
+    within = "" if plain.eps is None else f" {plain.eps:.4g}"
+    table = Table(title=f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}", title_justify="left")
+    for heading in ("point", "label", "predicted", "verdict", "distance", "ms"):
+        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for record in found.records:
+        distance = "" if record.upper is None else f"{record.upper:.5f}"
+        table.add_row(
+            str(record.index), str(record.label), str(record.prediction), str(record.verdict), distance,
+            f"{1000 * (record.seconds or 0):.1f}",
+        )  # fmt: skip
+    Console().print(table)
+    print(
+        f"{found.broken} of {found.points - found.misclassified} correctly classified points broken ({found.misclassified} "
+        f"misclassified), robust error at least {found.robust_error:.2%}, mean distance {found.mean_distance:.5f}, median "
+        f"{found.median_distance:.5f}, {found.seconds:.1f} s"
+    )
+    print(f"records: {plain.records}")
+    return 0
