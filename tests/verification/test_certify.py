@@ -20,7 +20,8 @@ from relucert.verification.certify import BOUNDING, CERTIFY, certify
 from relucert.verification.radius import radius
 from zoo import NETWORKS, inputs, network, randomised
 
-METHODS = tuple("sdp(steps=2)" if name == "sdp" else name for name in CERTIFY)
+SMALLER = {"sdp": "sdp(steps=2)", "bab": "bab(nodes=60, steps=5)", "auto": "auto(nodes=20, restarts=2)"}
+METHODS = tuple(SMALLER.get(name, name) for name in CERTIFY)
 names = pytest.mark.parametrize("name", NETWORKS)
 
 

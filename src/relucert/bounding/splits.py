@@ -104,6 +104,7 @@ def climb(
     """
     relus = [node for node in net.switches if isinstance(node.op, ReLU)]
     last = len(net.graph) - 1
+    steps = steps if relus else 0
     within = {node.index: problems.clipped(node.index) for node in net.switches}
     fixed: Relaxations = {
         node.index: relax(node.op, within[node.index], "adaptive")  # type: ignore[arg-type]
@@ -151,7 +152,9 @@ def climb(
     with torch.no_grad():
         point = problems.ball.minimum(problems.x, found.rows.detach(), point=True).point
         assert point is not None
-        units = _worth(relus, within, problems.signs, slopes, seen, candidates)
+        units = torch.full((len(problems), 1), -1)
+        if relus:
+            units = _worth(relus, within, problems.signs, slopes, seen, candidates)
     return Climbed(
         best, {i: value.detach() for i, value in slopes.items()}, {i: value.detach() for i, value in betas.items()},
         point[:, 0], units,

@@ -33,6 +33,7 @@ from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
+from relucert.verification.leaves import leaf_program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,15 +146,15 @@ class _Search:
         self.units, margins = Alpha(budget=self.method.budget).solve(self.double, self.x, self.ball, self.asked)
         inputs = self.units.inputs
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
-        needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
+        self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
         self.reach, self.unit = largest_inputs(self.double, self.x, self.ball, inputs)
-        goal = error + needed
+        goal = error + self.needed
         open_ = ~(margins > goal)
         self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
         places = open_.nonzero()
         self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
-        for which in torch.arange(len(places)).split(self.method.batch):
+        for which in torch.arange(len(places)).split(self.method.batch) if len(places) else ():
             self._bound(which, *self._start(self.owner[which]), steps=2 * self.method.steps)
 
     def _start(self, owner: Tensor) -> tuple[Signs, Numbers, Numbers]:
@@ -168,14 +169,18 @@ class _Search:
 
     def _climb(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
         """Bounds of sub-problems of the problems `which`."""
-        owner, row = self.owner[which], self.row[which]
-        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
-        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.units.inputs.items()}
+        owner = self.owner[which]
         return climb(
-            self.double, Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs), slopes, betas,
+            self.double, self._sub_problems(which, signs), slopes, betas,
             steps=steps, rate=self.method.rate, goal=self.goal[which], unit=self.unit[owner],
             reach={index: value[owner] for index, value in self.reach.items()}, candidates=self.method.candidates,
         )  # fmt: skip
+
+    def _sub_problems(self, which: Tensor, signs: Signs) -> Problems:
+        owner, row = self.owner[which], self.row[which]
+        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
+        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.units.inputs.items()}
+        return Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs)
 
     def _bound(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, *, steps: int) -> None:
         """Bound sub-problems, look for witnesses, and keep what is not proved as leaves."""
@@ -231,19 +236,18 @@ class _Search:
         rest = [other for other in self.problems if other.point == problem.point and other.row >= 0]
         if not rest and not self.given_up[problem.point]:
             self.found.proved[problem.point] = True
-            self.found.margin[problem.point] = self.found.margin[problem.point].clamp(min=0.0)
+            # Every leaf's margin exceeds what rounding asks for, so that much is proved.
+            self.found.margin[problem.point] = self.needed[problem.point].amin()
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen leaf in two and bound both."""
         signs, slopes, betas, units = self._unpacked(slots)
         self.pool.free(slots.tolist())
         whole = units[:, 0] < 0
-        if bool(whole.any()):  # nothing is left to split: the network is linear there, and the bound a linear program
-            last = [{i: value[whole] for i, value in part.items()} for part in (signs, slopes, betas)]
-            found = self._climb(which[whole], last[0], last[1], last[2], 20 * self.method.steps)
-            self._try(found.point, self.owner[which[whole]])
-            lost = ~(found.margin > self.goal[which[whole]])
-            self.given_up[self.owner[which[whole]][lost]] = True
+        if bool(whole.any()):
+            self._finish(
+                which[whole], *({i: value[whole] for i, value in part.items()} for part in (signs, slopes, betas))
+            )
         which, units = which[~whole], units[~whole]
         signs, slopes, betas = ({i: value[~whole] for i, value in part.items()} for part in (signs, slopes, betas))
         if len(which) == 0:
@@ -253,6 +257,25 @@ class _Search:
         both = {index: torch.cat([child[index] for child in children]) for index in signs}
         twice = [{i: torch.cat([value, value]) for i, value in part.items()} for part in (slopes, betas)]
         self._bound(torch.cat([which, which]), both, *twice, steps=self.method.steps)
+
+    def _finish(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers) -> None:
+        """Leaves with nothing left to split: the program decides, or a long climb where there is none."""
+        for place in range(len(which)):
+            one = which[place : place + 1]
+            point = int(self.owner[one])
+            if self.found.broken[point] or self.given_up[point]:
+                continue
+            here, there, own = (
+                {i: value[place : place + 1] for i, value in part.items()} for part in (signs, slopes, betas)
+            )
+            solved = leaf_program(self.double, self._sub_problems(one, here), self.deadline - time.monotonic())
+            if solved is None:
+                found = self._climb(one, here, there, own, 20 * self.method.steps)
+            else:
+                self._try(solved[1], self.owner[one])
+                found = self._climb(one, here, there, solved[0], 0)
+            self._try(found.point, self.owner[one])
+            self.given_up[point] = not bool(found.margin > self.goal[one])
 
     def _best(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor) -> Tensor:
         """The candidate whose worse child has the larger margin, by one walk for each child and no climbing."""

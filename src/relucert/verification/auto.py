@@ -1,0 +1,39 @@
+"""`auto`: the cascade, cheapest first; every stage sees only what is still undecided.
+
+Prediction, the region theorem, an attack, CROWN, alpha (in l2 SDP-CROWN), then branch and bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relucert.attacks.pgd import PGD
+from relucert.bounding.alpha import Alpha
+from relucert.bounding.crown import CROWN
+from relucert.bounding.sdp import SDP
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method
+from relucert.geometry.theorem import Region
+from relucert.verification.bab import BaB
+
+Stage = Region | PGD | CROWN | Alpha | SDP | BaB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Method):
+    """`nodes` limits the sub-problems of branch and bound for each point; `restarts` those of the attack."""
+
+    name = "auto"
+    nodes: int = 20_000
+    restarts: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("nodes", "restarts"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} of auto must be at least 1; found {getattr(self, name)}")
+
+    def stages(self, p: float) -> tuple[Stage, ...]:
+        """What is tried, in order, for a ball of l_p."""
+        bounds: tuple[Stage, ...] = (CROWN(), Alpha(), SDP()) if p == 2 else (CROWN(), Alpha())
+        return (Region(regions=1), PGD(steps=40, restarts=self.restarts), *bounds, BaB(nodes=self.nodes))
