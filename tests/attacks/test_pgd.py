@@ -5,29 +5,9 @@ import torch
 from torch import nn
 
 import relucert as rc
-from asserts import assert_adversarial
 from relucert.core.errors import InvalidInput, WrongMode
 from relucert.networks.prediction import changed
-from zoo import NETWORKS, inputs, network, randomised
-
-NORMS = [1.0, 1.5, 2.0, 3.0, math.inf]
-
-
-@pytest.mark.parametrize("p", NORMS)
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_success_is_a_witness(name, p, dtype):
-    net = network(name, dtype)
-    x = inputs(net, 12)
-    y = net.predict(x)
-    y[0] = (y[0] + 1) % net.classes  # misclassified from the start
-    eps = torch.linspace(0.0, 0.8, 12, dtype=dtype) * x[0].numel() ** (0 if p == math.inf else 1 / p)
-    for box in [(0.0, 1.0), None, (x.clamp(max=0.4), x.clamp(min=0.6))]:
-        ball = rc.Ball(p, eps, box)
-        found = rc.attack(net, x, y, ball, rc.PGD(steps=8, restarts=2))
-        assert_adversarial(net, x, y, ball, found)
-        assert bool(found.success[0])
-        assert float(found.distance[0]) == 0
+from zoo import inputs, network, randomised
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -103,7 +83,7 @@ def test_bad_input_is_named():
         ((x[:, :2], None, ball), "shape"),
         ((x, torch.tensor([0, 1, 2, 9]), ball), "y must lie in"),
         ((x, None, ball, "pgd(steps=0)"), "steps of pgd must be at least 1; found 0"),
-        ((x, None, ball, "magic"), "method must be one of pgd"),
+        ((x, None, ball, "magic"), "method must be one of apgd, pgd"),
         ((x, None, rc.Ball(2, torch.tensor([0.1, 0.2]))), "eps"),
     ]:
         with pytest.raises(InvalidInput, match=message):

@@ -79,7 +79,7 @@ def checkpoints(steps: int) -> list[int]:
     """The steps after which step sizes are judged."""
     places, last, place = [], 0.0, FIRST
     while place <= 1:
-        places.append(max(1, math.ceil(place * steps)))
+        places.append(max(1, math.ceil(place * steps - 1e-9)))
         last, place = place, place + max(place - last - LESS, LEAST)
     return sorted(set(places))
 

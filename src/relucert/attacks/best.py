@@ -17,6 +17,7 @@ from relucert.attacks.cw import CW
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
 from relucert.attacks.region import RegionAttack
+from relucert.attacks.rescue import rescue
 from relucert.attacks.segment import approach
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import parse
@@ -51,9 +52,9 @@ class Best(MinimalAttack):
         if self.members is not None:
             return [parse(member, MEMBERS) for member in self.members]
         if p == 2.0:
-            return [DDN(), DDN(steps=60, targets=9), FAB(steps=20, targets=3), RegionAttack(regions=6)]
-        quick = FAB(steps=30, restarts=2, targets=5)
-        return [quick, RegionAttack(regions=10)] if p in (1.0, math.inf) else [quick]
+            return [DDN(steps=50, targets=9), FAB(steps=10, restarts=3, targets=3), RegionAttack(regions=10)]
+        quick = FAB(steps=20, restarts=2, targets=5)
+        return [RegionAttack(regions=12), quick] if p in (1.0, math.inf) else [quick]
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput if a member does not know the norm."""
@@ -61,9 +62,10 @@ class Best(MinimalAttack):
             member.check_norm(p)
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Run the members, and polish what each has found."""
+        """Run the members; help out where one has found nothing, and polish what it has found."""
         for member in self.chosen(found.p):
             member.search(found, generator)
+            rescue(found, generator)
             polish(found)
 
 

@@ -60,12 +60,14 @@ def settle(found: Witnesses) -> None:
     They go along the gradient of the margin, by ever larger parts of their distance.
     """
     index = found.distance.isfinite().nonzero()[:, 0]
+    if len(index) == 0:
+        return
     point, distance = found.point.clone(), found.distance
     for share in NUDGES:
-        if len(index) == 0:
-            break
         open_ = ~clearly_changed(found.net(point[index]), found.y[index])
         index = index[open_]
+        if len(index) == 0:
+            break
         x, z, y = found.x[index], found.point[index], found.y[index]
         gradient, _, _ = ascent(found.net, z, partial(margin, y=y))
         size = (share * distance[index]).reshape(-1, *(1,) * (x.dim() - 1))

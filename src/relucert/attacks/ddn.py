@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from relucert.attacks.contract import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent, cross_entropy
-from relucert.attacks.targets import lead, nearest_classes, repeated
+from relucert.attacks.targets import class_distances, lead, nearest_classes, repeated
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
 from relucert.geometry.witness import Witnesses
@@ -25,7 +26,9 @@ from relucert.geometry.witness import Witnesses
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(MinimalAttack):
-    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start` and first step `rate` in pixels.
+    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start`, the first step `rate` times that.
+
+    `start`: None takes the distance of x to the nearest decision hyperplane of its own region.
 
     `targets`: the number of classes that are aimed at one by one, the nearest first; 0 aims at none.
     """
@@ -33,7 +36,7 @@ class DDN(MinimalAttack):
     name = "ddn"
     steps: int = 100
     gamma: float = 0.05
-    start: float = 1.0
+    start: float | None = None
     rate: float = 1.0
     targets: int = 0
 
@@ -42,7 +45,7 @@ class DDN(MinimalAttack):
         for name, holds, rule in [
             ("steps", self.steps >= 1, "at least 1"),
             ("gamma", 0 < self.gamma < 1, "between 0 and 1"),
-            ("start", 0 < self.start < math.inf, "positive"),
+            ("start", self.start is None or 0 < self.start < math.inf, "positive"),
             ("targets", self.targets >= 0, "at least 0"),
             ("rate", 0 < self.rate < math.inf, "positive"),
         ]:
@@ -64,17 +67,27 @@ class DDN(MinimalAttack):
         x, y, lower, upper = (repeated(part, many) for part in (found.x, found.y, found.lower, found.upper))
         kept = Kept(x, y, found.p)
         shape = (-1, *(1,) * (x.dim() - 1))
-        z, length = x, torch.full_like(kept.distance, self.start)
+        first = repeated(self._start(found), many)
+        z, length = x, first
         for step in range(self.steps):
             gradient, _, logits = ascent(found.net, z, loss)
             hit = kept.see(z, logits)
-            rate = self.rate * (0.01 + 0.99 * (1 + math.cos(math.pi * step / self.steps)) / 2)
+            rate = self.rate * first * (0.01 + 0.99 * (1 + math.cos(math.pi * step / self.steps)) / 2)
             offset = z - x + gradient * (rate / _positive(norm(gradient, 2))).reshape(shape)
             length = torch.where(hit, (1 - self.gamma) * length, (1 + self.gamma) * length)
             offset = offset * (length / _positive(norm(offset, 2))).reshape(shape)
             z = torch.minimum(torch.maximum(x + offset, lower), upper)
         kept.see(z, found.net(z))
         kept.hand_over(found)
+
+    def _start(self, found: Witnesses) -> Float[Tensor, " batch"]:
+        """The first norm of every example."""
+        if self.start is not None:
+            return torch.full_like(found.distance, self.start)
+        nearest = class_distances(found).amin(1)
+        # Where no class is near the first norm hardly matters, but it must be a number.
+        room = torch.where(found.upper.isfinite() & found.lower.isfinite(), found.upper - found.lower, 1.0)
+        return torch.minimum(torch.where(nearest > 0, nearest, 1.0), norm(room, 2).clamp(min=1e-12))
 
 
 def _positive(length: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from relucert.attacks.contract import MinimalAttack
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
 from relucert.attacks.local_program import LocalProgram, Scales
+from relucert.attacks.rescue import rescue
 from relucert.attacks.segment import approach
 from relucert.attacks.within import Within
 from relucert.core.ball import Ball
@@ -69,6 +70,7 @@ class RegionAttack(MinimalAttack):
         if bool(unknown.any()):
             DDN(steps=40).search(found, generator)
             FAB(steps=20, targets=3).search(found, generator)
+            rescue(found, generator)
         has = found.distance.isfinite().nonzero()[:, 0]
         if len(has):
             _Walk(self, found, has).run(generator)

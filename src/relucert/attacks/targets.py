@@ -17,15 +17,20 @@ from relucert.geometry.row_norms import decision_norms
 from relucert.geometry.witness import Witnesses
 
 
-def nearest_classes(found: Witnesses, count: int | None) -> Int[Tensor, " batch targets"]:
-    """The classes to which x is nearest where the network is linear around it, nearest first, at most `count`."""
+def class_distances(found: Witnesses) -> Float[Tensor, " batch classes"]:
+    """The distances of x to the decision hyperplanes of its own region, without the box; inf for y itself."""
     region, _, logits = LinearRegion.evaluated(found.net, found.x)
     ahead = logits.gather(1, found.y[:, None]) - logits
     distance = free_distance(ahead, decision_norms(region, found.y, dual(found.p)))
-    ranked = distance.scatter(1, found.y[:, None], math.inf).nan_to_num(posinf=1e30)
-    ranked = ranked.scatter(1, found.y[:, None], math.inf).argsort(dim=1, stable=True)
-    most = logits.shape[1] - 1
-    return ranked[:, : most if count is None else min(count, most)]
+    return distance.scatter(1, found.y[:, None], math.inf)
+
+
+def nearest_classes(found: Witnesses, count: int | None) -> Int[Tensor, " batch targets"]:
+    """The classes to which x is nearest where the network is linear around it, nearest first, at most `count`."""
+    # A class out of reach is still one, unlike y itself.
+    ranked = class_distances(found).nan_to_num(posinf=1e30).scatter(1, found.y[:, None], math.inf)
+    most = ranked.shape[1] - 1
+    return ranked.argsort(dim=1, stable=True)[:, : most if count is None else min(count, most)]
 
 
 def lead(
