@@ -1,0 +1,122 @@
+"""Branch and bound: it agrees with exact distances, is never fooled by planted counterexamples, and minds nobody else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import relucert as rc
+from relucert.core.properties import class_stays
+from relucert.core.results import Verdict
+from relucert.networks.architectures import mlp
+from relucert.networks.network import Network
+from relucert.verification.bab import BaB, branch_and_bound
+from zoo import inputs, network, randomised
+
+
+def exact(net: Network, x, p: float):
+    """The distances to the nearest change of decision, and which of them are exact."""
+    found = rc.radius(net, x, p=p, method=rc.Region(regions=40))
+    return found.lower, found.exact & found.upper.isfinite()
+
+
+@pytest.mark.parametrize("name", ["fc", "fc deep", "zero bias", "cnn", "leaky", "dense"])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_verdicts_agree_with_exact_distances(name, p):
+    net = network(name)
+    x = inputs(net, 4)
+    y = net.predict(x)
+    distance, known = exact(net, x, p)
+    x, y, distance = x[known], y[known], distance[known]
+    if len(x) == 0:
+        pytest.skip("no exact distance is known here")
+    decided = 0
+    for factor, truth in ((0.5, Verdict.ROBUST), (0.98, Verdict.ROBUST), (1.02, Verdict.VULNERABLE)):
+        ball = rc.Ball(p, distance * factor)
+        found = rc.certify(net, x, y, ball, BaB(nodes=300))
+        assert set(found.verdict) <= {truth, Verdict.UNKNOWN}
+        decided += sum(verdict is truth for verdict in found.verdict)
+        broken = found.which(Verdict.VULNERABLE)
+        if bool(broken.any()):
+            assert found.witness is not None
+            assert bool((net.predict(found.witness[broken]) != y[broken]).all())
+            assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+    if p != 2.0 and name in ("fc", "fc deep"):  # at the last leaves in l2 something may stay open, elsewhere nodes end
+        assert decided == 3 * len(x)
+
+
+@pytest.mark.parametrize("depth", [[12], [10, 8]])
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_planted_counterexamples_are_never_called_robust(depth, size, p):
+    """The network is shifted so that its decision changes at one point of the ball, by so little of its scale."""
+    for seed in range(2):
+        net = Network(randomised(mlp((4,), 3, depth), seed).double(), (4,)).eval()
+        x = inputs(net, 1, seed)
+        ball = rc.Ball(p, 0.15)
+        y = net.predict(x)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            points = torch.cat([ball.sample(x, generator) for _ in range(400)])
+            logits = net(points)
+            lead = logits.gather(1, y.expand(400)[:, None]) - logits
+            lead[:, y] = math.inf
+            worst = lead.amin(1).argmin()
+            other = int(lead[worst].argmin())
+            last = [part for part in net.modules() if isinstance(part, nn.Linear)][-1]
+            last.bias[other] += lead[worst, other] + size * logits.abs().max()
+        if int(net.predict(x)) != int(y):
+            continue
+        assert int(net.predict(points[worst : worst + 1])) != int(y)
+        for method in ("bab(nodes=200)", "crown", "alpha"):
+            assert rc.certify(net, x, y, ball, method).verdict[0] is not Verdict.ROBUST
+
+
+def test_points_do_not_depend_on_who_shares_the_batch():
+    net = network("fc deep")
+    x = inputs(net, 6)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, torch.tensor([0.05, 0.1, 0.2, 0.3, 0.1, 0.4]).double())
+    asked = class_stays(y, net.classes, dtype=torch.float64)
+    method = BaB(nodes=300, batch=16)
+    together = branch_and_bound(net, net, x, ball, asked, method)
+    for place in range(6):
+        one = torch.tensor([place])
+        alone = branch_and_bound(net, net, x[one], ball.restrict(one), asked.restrict(one), method)
+        assert bool(alone.proved) == bool(together.proved[place])
+        assert bool(alone.broken) == bool(together.broken[place])
+
+
+def test_limits_end_the_search_and_say_so():
+    net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
+    x = inputs(net, 8)
+    y = net.predict(x)
+    asked = class_stays(y, net.classes, dtype=torch.float64)
+    ball = rc.Ball(math.inf, 0.1)
+    few = branch_and_bound(net, net, x, ball, asked, BaB(nodes=1))
+    undecided = ~(few.proved | few.broken)
+    assert bool(undecided.any())
+    late = branch_and_bound(net, net, x, ball, asked, BaB(), deadline=0.0)
+    assert not bool(late.proved[undecided].any())
+    found = rc.certify(net, x, y, ball, "bab(nodes=1)")
+    assert all((found.verdict[i] is Verdict.UNKNOWN) == bool(undecided[i]) for i in range(8))
+    whole = branch_and_bound(net, net, x, ball, asked, BaB())
+    assert bool((whole.proved | whole.broken).all())
+    assert int(whole.nodes.sum()) > int(few.nodes.sum())
+
+
+@pytest.mark.parametrize("given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}])
+def test_parameters_have_rules(given):
+    name, value = next(iter(given.items()))
+    with pytest.raises(ValueError, match=f"{name} of bab .* {value}"):
+        BaB(**given)
+
+
+def test_a_timeout_must_be_positive():
+    net = network("fc")
+    x = inputs(net, 1)
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds; found 0"):
+        rc.certify(net, x, net.predict(x), rc.Ball(2, 0.1), timeout=0)
