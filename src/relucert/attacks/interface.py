@@ -48,7 +48,7 @@ def attack(
     net.require_eval("an attack")
     ball.check(x)
     with torch.no_grad():
-        labels = net.predict(x) if y is None else y
+        labels = net.predict(x) if y is None else y.long()
     generator = generator or torch.Generator(device=x.device).manual_seed(chosen.seed)
     return chosen.attack(net, x, labels, ball, generator)
 
@@ -83,7 +83,7 @@ def minimal_attack(
     ball.check(x)
     with torch.no_grad():
         predicted = net.predict(x)
-    labels = predicted if y is None else y
+    labels = predicted if y is None else y.long()
     generator = generator or torch.Generator(device=x.device).manual_seed(getattr(chosen, "seed", 0))
     points = x.clone()
     right = (predicted == labels).nonzero()[:, 0]
