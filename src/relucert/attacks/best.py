@@ -18,6 +18,7 @@ from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
 from relucert.attacks.region import RegionAttack
 from relucert.attacks.rescue import rescue
+from relucert.attacks.scatter import scatter
 from relucert.attacks.segment import approach
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import parse
@@ -62,10 +63,11 @@ class Best(MinimalAttack):
             member.check_norm(p)
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Run the members; help out where one has found nothing, and polish what it has found."""
+        """Run the members; help out where one has found nothing, look around, and polish what there is."""
         for member in self.chosen(found.p):
             member.search(found, generator)
             rescue(found, generator)
+            scatter(found, generator)
             polish(found)
 
 
