@@ -65,7 +65,7 @@ def test_certify_from_the_command_line(tmp_path, capsys):
     capsys.readouterr()
     assert run(["certify", folder, "--data", "digits", "--points", "12", "--eps", "0.001", "--method", "kw"]) == 0
     out = capsys.readouterr().out
-    assert "robust error at most" in out
+    assert "robust error " in out
     assert (
         run(["certify", folder, "--data", "digits", "--points", "20", "--eps", "0.001", "--method", "kw", "--json"])
         == 0

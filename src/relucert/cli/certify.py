@@ -59,7 +59,8 @@ def run(config: Certify) -> int:
     Console().print(table)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
     print(
-        f"robust error at most {found.robust_error:.2%} of {len(found.records)} points ({counts}), {found.seconds:.1f} s"
+        f"robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {len(found.records)} points ({counts}), "
+        f"{found.seconds:.1f} s"
     )
     print(f"records: {plain.records}")
     return 0

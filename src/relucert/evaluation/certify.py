@@ -36,9 +36,15 @@ class Verdicts:
         """The share of points that are misclassified or not certified, an upper bound of the robust error."""
         return 1 - self.counts["robust"] / len(self.records)
 
+    @property
+    def broken_error(self) -> float:
+        """The share of points that are misclassified or have a witness, a lower bound of the robust error."""
+        return (self.counts["misclassified"] + self.counts["vulnerable"]) / len(self.records)
+
     def summary(self) -> dict[str, Any]:
         """The numbers but the points, as JSON."""
-        return {**self.counts, "robust_error": self.robust_error, "points": len(self.records), "seconds": self.seconds}
+        ends = {"robust_error": self.robust_error, "broken_error": self.broken_error}
+        return {**self.counts, **ends, "points": len(self.records), "seconds": self.seconds}
 
 
 def verdicts(
@@ -53,22 +59,29 @@ def verdicts(
     box = (0.0, 1.0) if config.box else None
     ball = Ball(config.p, config.radius, box)
     question = Question(
-        digest(net), data.name, "test", ball_fields(config.p, config.radius, box), f"certify by {spec(method)}"
+        digest(net),
+        data.name,
+        "test",
+        ball_fields(config.p, config.radius, box),
+        f"certify by {spec(method)}" + ("" if config.timeout is None else f" in {config.timeout:g} s"),
     )
 
     def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
-        found = certify(net, x, y, ball, method, batch=config.batch)
+        found = certify(net, x, y, ball, method, config.timeout, batch=config.batch)
         predicted = net.predict(x)
-        return [
-            {
+        facts: list[dict[str, Any]] = []
+        for i in range(len(x)):
+            one: dict[str, Any] = {
                 "label": int(y[i]),
                 "prediction": int(predicted[i]),
                 "verdict": found.verdict[i],
                 "margin": float(found.margin[i]),
                 "seconds": float(found.seconds[i]),
             }
-            for i in range(len(x))
-        ]
+            if found.witness is not None and found.verdict[i] is Verdict.VULNERABLE:
+                one["arrays"] = {"witness": found.witness[i].numpy()}
+            facts.append(one)
+        return facts
 
     records: list[Record] = []
     with RecordStore(config.records, writable=True) as store, torch.no_grad():

@@ -111,7 +111,9 @@ class CertifyConfig:
     eps: float | None = None
     """Their radius in pixels; by default the paper's for the data set and the norm."""
     method: str = "crown"
-    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", ..."""
+    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, bab, auto."""
+    timeout: float | None = None
+    """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: no limit."""
     points: int | None = 1000
     """How many test points, from the first; None for all."""
     box: bool = True
@@ -128,6 +130,7 @@ class CertifyConfig:
             ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("batch", self.batch >= 1, "be at least 1"),
+            ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
         ]:
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")

@@ -56,11 +56,13 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("fmnist", "fc1", "plain", math.inf, {"epochs": 10}),
     ("fmnist", "fc1", "at", math.inf, {"epochs": 3}),
     ("fmnist", "fc1", "mmr+at", math.inf, {"epochs": 16}),
+    ("gts", "fc1", "plain", math.inf, {"epochs": 10}),
+    ("gts", "fc1", "mmr", 2.0, {"epochs": 12}),
     ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
     ("mnist", "cnn", "at", math.inf, {"epochs": 2}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "ibp", math.inf, {"epochs": 20}),
+    ("mnist", "cnn", "ibp", math.inf, {"epochs": 20, "batch": 64, "train_eps": 0.12}),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
@@ -77,7 +79,7 @@ def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
 
 def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
-    given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate}
+    given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
