@@ -55,7 +55,7 @@ class Best(MinimalAttack):
         if p == 2.0:
             return [DDN(steps=50, targets=9), FAB(steps=10, restarts=3, targets=3), RegionAttack(regions=10)]
         quick = FAB(steps=20, restarts=2, targets=5)
-        return [RegionAttack(regions=12), quick] if p in (1.0, math.inf) else [quick]
+        return [RegionAttack(regions=6), quick, RegionAttack(regions=10)] if p in (1.0, math.inf) else [quick]
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput if a member does not know the norm."""
