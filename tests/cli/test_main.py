@@ -95,7 +95,7 @@ def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(tmp_path
         ),
         (["evaluate", str(tmp_path / "nothing"), "--data", "digits"], "does not exist"),
         (["evaluate", str(tmp_path), "--data", "digits"], "folder without model.safetensors"),
-        (["evaluate", str(tmp_path), "--data", "digits", "--attack", "magic"], "method must be one of pgd"),
+        (["evaluate", str(tmp_path), "--data", "digits", "--attack", "magic"], "method must be one of apgd, pgd"),
     ]:
         done = relucert(
             *arguments, RELUCERT_DATA=str(missing), HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9"
