@@ -14,7 +14,8 @@ from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.networks.network import Network
 from relucert.networks.prediction import changed
 
-PUSHES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+#: Fine below 1e-4, the tolerance at which a distance in float32 is exact.
+PUSHES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 9e-5, 2e-4, 1e-3)
 
 
 class Witnesses:
