@@ -16,7 +16,7 @@ import sys
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import relucert as rc
 from measure import peak_gigabytes, timed
@@ -24,6 +24,7 @@ from relucert.bounding.alpha import Alpha
 from relucert.bounding.crown import CROWN
 from relucert.bounding.kw import KW
 from relucert.core.properties import class_stays
+from relucert.networks.architectures import cnn
 
 EPS = 0.1
 FASTER, GIGABYTES, AGREE = 5.0, 1.0, 1e-4  # than convex_adversarial; of memory; of margins
@@ -35,9 +36,12 @@ def theirs(net: rc.Network, x: Tensor, y: Tensor, chunk: int = 10) -> Tensor:
     """The margins of convex_adversarial, (batch, classes), 0 for the own class; in pieces, as its memory grows fast."""
     from convex_adversarial import RobustBounds  # pyright: ignore[reportMissingImports]
 
-    assert isinstance(net.module, nn.Sequential)
-    bounds = RobustBounds(net.module, EPS)
+    module = cnn(net.input_shape, net.classes)
     with torch.no_grad():
+        for mine, weight in zip(module.parameters(), net.parameters(), strict=True):
+            mine.copy_(weight)
+        assert bool(torch.isclose(module(x[:5]), net(x[:5]), atol=1e-4).all()), "the network is not the paper's CNN"
+        bounds = RobustBounds(module, EPS)
         return torch.cat([-bounds(part, labels) for part, labels in zip(x.split(chunk), y.split(chunk), strict=True)])
 
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
+    from relucert.verification.auto import Auto as Auto
+    from relucert.verification.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
     from relucert.verification.radius import radius as radius
@@ -56,6 +58,8 @@ _HOME = {
     "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
     "Alpha": "relucert.bounding.alpha",
+    "Auto": "relucert.verification.auto",
+    "BaB": "relucert.verification.bab",
     "Ball": "relucert.core.ball",
     "Best": "relucert.attacks.best",
     "CROWN": "relucert.bounding.crown",
