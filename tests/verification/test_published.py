@@ -10,7 +10,7 @@ import torch
 import relucert as rc
 from relucert.bounding.kw import KW
 from relucert.core.properties import class_stays
-from zoo import published
+from zoo import published as network_of
 
 
 def robust_error(net: rc.Network, x, y, ball: rc.Ball) -> float:
@@ -35,19 +35,19 @@ def robust_error(net: rc.Network, x, y, ball: rc.Ball) -> float:
     ],
 )
 def test_kw_on_the_first_thousand(shared, real_data, file, data, p, eps, box, published):
-    net, images = published(shared / "models" / file), real_data(data)
+    net, images = network_of(shared / "models" / file), real_data(data)
     found = robust_error(net, images.x_test[:1000], images.y_test[:1000], rc.Ball(p, eps, box))
     assert found == pytest.approx(published, abs=0.1001)
 
 
 def test_kw_on_the_whole_test_set(shared, real_data):
-    net, images = published(shared / "models" / "lpd_mlp_mnist.safetensors"), real_data("mnist")
+    net, images = network_of(shared / "models" / "lpd_mlp_mnist.safetensors"), real_data("mnist")
     found = robust_error(net, images.x_test, images.y_test, rc.Ball(math.inf, 0.1))
     assert found == pytest.approx(18.32, abs=0.1)
 
 
 def test_the_box_helps_in_l2(shared, real_data):
-    net, images = published(shared / "models" / "mmr_universal/mnist.mat"), real_data("mnist")
+    net, images = network_of(shared / "models" / "mmr_universal/mnist.mat"), real_data("mnist")
     x, y = images.x_test[:1000], images.y_test[:1000]
     within, without = (robust_error(net, x, y, rc.Ball(2, 0.3, box)) for box in ((0.0, 1.0), None))
     assert within < without

@@ -93,8 +93,8 @@ class Tightening:
     def at(self, progress: float) -> tuple[float, float]:
         """The share of eps, and kappa.
 
-        >>> Tightening(0.1, 0.5, kappa=(1.0, 0.5)).at(0.05), Tightening(0.1, 0.5, kappa=(1.0, 0.5)).at(0.3)
-        ((0.0, 1.0), (0.5, 0.75))
+        >>> Tightening(0.0, 0.5, kappa=(1.0, 0.5)).at(0.25), Tightening(0.0, 0.5, kappa=(1.0, 0.5)).at(0.75)
+        ((0.5, 0.75), (1.0, 0.5))
         """
         way = min(1.0, max(0.0, (progress - self.begin) / (self.end - self.begin)))
         return self.first + (1 - self.first) * way, self.kappa[0] + (self.kappa[1] - self.kappa[0]) * way
