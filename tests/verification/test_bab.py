@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import relucert as rc
-from relucert.core.properties import class_stays
+from relucert.bounding.crown import CROWN
+from relucert.bounding.splits import Problems, climb
+from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
@@ -120,3 +122,32 @@ def test_a_timeout_must_be_positive():
     x = inputs(net, 1)
     with pytest.raises(ValueError, match="timeout must be a positive number of seconds; found 0"):
         rc.certify(net, x, net.predict(x), rc.Ball(2, 0.1), timeout=0)
+
+
+def test_starts_that_were_rounded_give_bounds_all_the_same():
+    """A slope below the leak is no line below a leaky ReLU: where half precision has put one there, it is put right."""
+    net = network("leaky")
+    x = inputs(net, 3)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, 0.3)
+    asked = class_stays(y, net.classes, dtype=torch.float64).restrict(slice(None))
+    one = Property(asked.rows[:, :1], asked.offsets[:, :1])
+    units = CROWN().units(net, x, ball)
+    relus = [node for node in net.switches if node.kind == "relu"]
+    signs = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
+    problems = Problems(x, ball, one, units.inputs, signs)
+
+    def margin(slope):
+        slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
+        betas = {index: torch.zeros_like(value) for index, value in slopes.items()}
+        return climb(
+            net, problems, slopes, betas, steps=0, rate=0.1, goal=x.new_zeros(3), unit=x.new_zeros(3), candidates=1,
+            reach={index: torch.zeros_like(value) for index, value in slopes.items()},
+        ).margin  # fmt: skip
+
+    torch.testing.assert_close(margin(lambda leak: leak - 0.05), margin(lambda leak: leak), rtol=0, atol=1e-7)
+    generator = torch.Generator().manual_seed(0)
+    low = margin(lambda leak: -1.0)
+    with torch.no_grad():
+        for _ in range(200):
+            assert bool((one.margins(net(ball.sample(x, generator)))[:, 0] >= low - 1e-9).all())

@@ -89,7 +89,9 @@ def _forward(
             if isinstance(node.op, ReLU):
                 # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope rounds once.
                 own[node.index] = unit * _size(given[0], off[0]) * (node.op.slope != 0)
-                stable[node.index] = given[0].lower > off[0], given[0].upper < -off[0]
+                # The intervals were computed in float64 and have errors of their own, far below a billionth of their size.
+                sure = off[0] + 1e-9 * _size(given[0], off[0])
+                stable[node.index] = given[0].lower > sure, given[0].upper < -sure
                 error = off[0] + own[node.index]
             else:
                 own[node.index] = x.new_zeros(1, *node.shape)

@@ -112,8 +112,12 @@ def climb(
         if not isinstance(node.op, ReLU)
     }
     signs = {node.index: problems.signs[node.index].to(problems.x.dtype) for node in relus}
-    slopes = {index: value.clone().requires_grad_(steps > 0) for index, value in slopes.items()}
-    betas = {index: value.clone().requires_grad_(steps > 0) for index, value in betas.items()}
+    # Whatever the start was rounded to: a line below a leaky ReLU has a slope of at least the leak, and no beta is negative.
+    slopes = {
+        node.index: slopes[node.index].clamp(node.op.slope, 1.0).requires_grad_(steps > 0)  # type: ignore[union-attr]
+        for node in relus
+    }
+    betas = {node.index: betas[node.index].clamp(min=0.0).requires_grad_(steps > 0) for node in relus}
     optimiser = None
     if steps > 0:
         groups = [{"params": list(slopes.values()), "lr": rate}, {"params": list(betas.values()), "lr": rate / 2}]

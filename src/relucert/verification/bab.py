@@ -199,7 +199,10 @@ class _Search:
     def _try(self, points: Tensor, owner: Tensor) -> None:
         """Run points through the network as it is used, and keep what changes the decision as witnesses."""
         own = points.to(self.net.dtype)
-        changed = self.asked.restrict(owner).margin(self.net(own).double()) < 0
+        logits = self.net(own).double()
+        # As in `changed`: what another batch may round away is no witness.
+        slack = 32 * torch.finfo(self.net.dtype).eps * logits.abs().amax(1)
+        changed = self.asked.restrict(owner).margin(logits) < -slack
         inside = self.ball.restrict(owner).contains(self.x[owner], own)
         for place in (changed & inside & ~self.found.proved[owner]).nonzero()[:, 0].tolist():
             point = int(owner[place])
