@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from relucert.verification.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
+    from relucert.verification.mip import MIP as MIP
     from relucert.verification.radius import radius as radius
 
 _HOME = {
@@ -72,6 +73,7 @@ _HOME = {
     "IBP": "relucert.bounding.ibp",
     "KW": "relucert.bounding.kw",
     "Lipschitz": "relucert.bounding.lipschitz",
+    "MIP": "relucert.verification.mip",
     "Network": "relucert.networks.network",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",

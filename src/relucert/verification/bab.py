@@ -18,7 +18,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding.alpha import Alpha
@@ -34,6 +33,7 @@ from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
 from relucert.verification.leaves import leaf_program
+from relucert.verification.outcome import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +60,6 @@ class BaB(Method):
                 raise InvalidInput(f"{name} of bab must be at least 1; found {getattr(self, name)}")
         if self.steps < 0:
             raise InvalidInput(f"steps of bab must be at least 0; found {self.steps}")
-
-
-@dataclass(eq=False)
-class Outcome:
-    """What was found out about every point: proved, or broken by a witness (else NaN), or neither.
-
-    `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems.
-    """
-
-    proved: Bool[Tensor, " batch"]
-    broken: Bool[Tensor, " batch"]
-    witness: Float[Tensor, " batch *input"]
-    margin: Float[Tensor, " batch"]
-    seconds: Float[Tensor, " batch"]
-    nodes: Int[Tensor, " batch"]
 
 
 @torch.no_grad()

@@ -40,11 +40,12 @@ from relucert.networks.network import Network
 from relucert.verification.auto import Auto
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.margins import narrowest, proved_margins
+from relucert.verification.mip import MIP, mixed_integer
 
 BOUNDING: dict[str, type[Method]] = {
     "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,
 }  # fmt: skip
-CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "auto": Auto}
+CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
 
 def certify(
@@ -140,9 +141,13 @@ class _Piece:
             found = attack(self.net, self.x, self.y, self.ball, stage)
             state.broken(open_, found.success, found.x, spec(stage))
             return None
-        if isinstance(stage, BaB):
+        if isinstance(stage, BaB | MIP):
             left = limit - float(state.seconds[open_].max())
-            result = branch_and_bound(self.net, self.double, self.x.double(), self.ball, asked, stage, limit=left)
+            given = self.net, self.double, self.x.double(), self.ball, asked
+            if isinstance(stage, MIP):
+                result = mixed_integer(*given, stage, limit=left)
+            else:
+                result = branch_and_bound(*given, stage, limit=left)
             state.proved(open_, result.proved, result.margin, spec(stage))
             state.broken(open_, result.broken, result.witness.to(self.x), spec(stage))
             return result.seconds.to(state.seconds)
