@@ -19,17 +19,17 @@ from torch import Tensor
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.crown import CROWN
 from relucert.bounding.intervals import Interval
-from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
+from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
+from relucert.verification.encoding import Encoding
 from relucert.verification.outcome import Outcome
-from relucert.verification.program import SLACK, Program, Ranges
+from relucert.verification.program import Program
 from relucert.verification.solver import SOLVERS, Solver, allowance
 from relucert.verification.tightening import LinearPrograms
-from relucert.verification.wiring import Wire, wires
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,15 @@ def mixed_integer(
         x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long),
     )  # fmt: skip
     undecided = open_.any(1).nonzero()[:, 0].tolist()
-    network = Encoding(double) if undecided else None
+    encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
         until = min(deadline, started + limit - float(found.seconds[point]))
-        assert network is not None
+        assert encoding is not None
         here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        decided = _Point(net, double, network, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
+        decided = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
         order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
         decided.run(here, order.tolist(), goal[point])
         found.nodes[point], found.seconds[point] = decided.nodes, found.seconds[point] + time.monotonic() - started
@@ -106,38 +106,14 @@ def mixed_integer(
     return found
 
 
-class Encoding:
-    """What programs of all points have in common: the graph and its affine parts as matrices."""
-
-    def __init__(self, double: Network):
-        self.double = double
-        self.wires: dict[int, Wire] = wires(double.graph)
-
-    def ranges(self, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> dict[int, Ranges]:
-        """The bounds of one point's units, with slack for the solver's tolerance and for rounding in float64."""
-        sizes, unit = largest_inputs(self.double, x, ball, inputs)
-        found = {}
-        for node in self.double.switches:
-            within, size = inputs[node.index], sizes[node.index]
-            slack = SLACK + float(unit[0]) * size.flatten().numpy()
-            found[node.index] = Ranges(within.lower.flatten().numpy(), within.upper.flatten().numpy(), slack)
-        return found
-
-    def program(self, x: Tensor, ball: Ball, scale: float) -> Program:
-        """The input of one point alone: the columns of the step from x, in units of `scale`, in the box around the ball."""
-        low, high = ball.hull(x)
-        below, above = ((side.flatten().numpy() * (1 + 1e-15) + 1e-300) for side in (x - low, high - x))
-        return Program(x.flatten().numpy(), below, above, scale)
-
-
 class _Point:
     """The problems of one point."""
 
     def __init__(
-        self, net: Network, double: Network, encoding: Encoding, x: Tensor, ball: Ball, asked: Property, method: MIP,
+        self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, asked: Property, method: MIP,
         solver: Solver, until: float,
     ):  # fmt: skip
-        self.net, self.double, self.encoding, self.x, self.ball, self.asked = net, double, encoding, x, ball, asked
+        self.net, self.encoding, self.x, self.ball, self.asked = net, encoding, x, ball, asked
         self.method, self.solver, self.until = method, solver, until
         self.witness: Tensor | None = None
         self.proved, self.nodes = False, 0
@@ -153,7 +129,8 @@ class _Point:
         if bounded:
             program.bound_norm(p, radius / scale)
         tighten = LinearPrograms(self.method.bound_seconds, self.until) if self.method.tighten == "lp" else None
-        program.build(self.double.graph, self.encoding.wires, self.encoding.ranges(self.x, self.ball, inputs), tighten)
+        ranges = self.encoding.ranges(self.x, self.ball, inputs)
+        program.build(self.encoding.graph, self.encoding.wires, ranges, tighten)
         proved = 0
         for row in rows:
             if self.witness is not None or time.monotonic() >= self.until:

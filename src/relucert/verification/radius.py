@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relucert.attacks.interface import MINIMAL
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
@@ -16,9 +17,12 @@ from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.certify import BOUNDING
+from relucert.verification.distortion import program_radius
+from relucert.verification.mip import MIP
 from relucert.verification.search import search_radius
+from relucert.verification.upper import attacked
 
-RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING}
+RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING, "mip": MIP}
 
 
 def radius(
@@ -28,6 +32,7 @@ def radius(
     p: float = 2,
     box: Any = (0.0, 1.0),
     method: str | Method = "region",
+    attack: str | Method | None = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
@@ -35,7 +40,10 @@ def radius(
     inf without one; `exact` where the two meet. Without y the question is about the predicted class (equation 1 of the
     paper); with y a misclassified input has lower = upper = 0. With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
     `lower` is the largest radius at which its bound was evaluated and proved a margin, to 1 % of what it can prove, or the
-    region theorem's if that is larger.
+    region theorem's if that is larger. `mip` minimises the radius itself, which is exact up to the tolerances of its solver,
+    given time.
+
+    With an `attack` on the nearest points (see `minimal_attack`) the better of its witness and the method's is the upper end.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -50,6 +58,12 @@ def radius(
     Ball(p, math.inf, box).check(x)
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
+    if attack is not None:
+        parse(attack, MINIMAL).check_norm(p)
     if isinstance(chosen, Region):
-        return chosen.radius(net, x, labels, p, box)
-    return search_radius(net, x, labels, p, box, chosen)
+        found = chosen.radius(net, x, labels, p, box)
+    elif isinstance(chosen, MIP):
+        found = program_radius(net, x, labels, p, box, chosen)
+    else:
+        found = search_radius(net, x, labels, p, box, chosen)
+    return found if attack is None else attacked(net, x, labels, p, box, found, attack)
