@@ -34,6 +34,20 @@ def test_linear_classifiers_are_broken_just_beyond_their_distance_in_the_box(p, 
     assert not bool(short.success.any())
 
 
+@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_linear_classifiers_of_three_classes_are_broken_by_the_losses_together(p, seed):
+    # What is worst for the cross-entropy need not be for the margin, and ratios are not concave: one loss alone may miss.
+    net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 3)), seed).double(), (6,)).eval()
+    x = inputs(net, 20)
+    x[:, :3] = x[:, :3].round()
+    exact = rc.radius(net, x, p=p)
+    has = (exact.exact & exact.upper.isfinite()).nonzero()[:, 0]
+    assert len(has) > 15
+    found = rc.attack(net, x[has], None, rc.Ball(p, 1.02 * exact.upper[has]), rc.APGD(steps=100, restarts=6))
+    assert bool(found.success.all())
+
+
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_it_breaks_no_less_than_pgd_with_as_many_gradients(p):
     net = network("cnn", torch.float32)

@@ -1,8 +1,9 @@
 """The best of several attacks, polished: never worse than any of its members.
 
-After each of them the network is linearised at the best point and x projected onto the decision hyperplane there, within the
-box: where that projection lies in the same region, it is the nearest point on that piece of the boundary, exactly (Theorem
-3.1 of the paper says when it is the nearest of all). The way from x to the best point is searched once more.
+It begins with the nearest points behind the decision hyperplanes of the region of x itself: where Theorem 3.1 of the paper is
+exact, one of them is the answer. After each member the network is linearised at the best point and x projected onto the
+decision hyperplane there, within the box: where that projection lies in the same region, it is the nearest point on that piece
+of the boundary. The way from x to the best point is searched once more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from relucert.attacks.region import RegionAttack
 from relucert.attacks.rescue import rescue
 from relucert.attacks.scatter import scatter
 from relucert.attacks.segment import approach
+from relucert.attacks.targets import nearest_classes
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import parse
 from relucert.geometry.region import LinearRegion
@@ -27,6 +29,7 @@ from relucert.geometry.witness import Witnesses
 
 MEMBERS: dict[str, type[MinimalAttack]] = {"cw": CW, "ddn": DDN, "fab": FAB, "region": RegionAttack}
 LINEARISED = 3  # how often the polish linearises
+GUESSED = 9  # classes whose hyperplanes around x are looked behind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +67,22 @@ class Best(MinimalAttack):
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Run the members; help out where one has found nothing, look around, and polish what there is."""
+        guess(found)
         for member in self.chosen(found.p):
             member.search(found, generator)
             rescue(found, generator)
             scatter(found, generator)
             polish(found)
+
+
+def guess(found: Witnesses) -> None:
+    """Look behind the decision hyperplanes of the region of x, the nearest classes first."""
+    every = torch.arange(len(found.x), device=found.x.device)
+    region, _, logits = LinearRegion.evaluated(found.net, found.x)
+    eye = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
+    for target in nearest_classes(found, GUESSED).T:
+        against = eye[found.y] - eye[target]
+        found.beyond(every, region.logits_rows(against[:, None])[:, 0], (logits * against).sum(1))
 
 
 def polish(found: Witnesses) -> None:

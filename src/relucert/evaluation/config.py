@@ -73,6 +73,8 @@ class RadiusConfig:
     """How many test points, from the first; None for all."""
     method: str = "region(regions=5)"
     """The method, with parameters if wanted."""
+    attack: str | None = "fab(steps=20, targets=3)"
+    """The attack whose points bound radii from above, besides the method's own: best, cw, ddn, fab, region; or none."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True

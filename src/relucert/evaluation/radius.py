@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relucert.attacks.interface import MINIMAL
 from relucert.core.methods import parse, spec
 from relucert.core.records import Record, Verdict, ball_fields
 from relucert.core.store import RecordStore
@@ -50,11 +51,13 @@ def radii(config: RadiusConfig, tell: Callable[[Record, int, int], None] = lambd
     x, y = data.x_test[: config.points].to(net.dtype), data.y_test[: config.points]
     box = (0.0, 1.0) if config.box else None
     asked = ball_fields(config.p, math.inf, box)
+    attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
+    beside = "" if attack is None else f" and {spec(attack)}"
     labelled = "" if config.labels else ", about the predicted class"
-    question = Question(digest(net), data.name, "test", asked, f"radius by {spec(method)}{labelled}")
+    question = Question(digest(net), data.name, "test", asked, f"radius by {spec(method)}{beside}{labelled}")
 
     def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
-        found = radius(net, x, y if config.labels else None, config.p, box, method)
+        found = radius(net, x, y if config.labels else None, config.p, box, method, attack)
         predicted = net.predict(x)
         facts: list[dict[str, Any]] = []
         for i in range(len(x)):

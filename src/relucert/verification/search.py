@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.ball import Ball
-from relucert.core.errors import Contradiction
 from relucert.core.methods import Method, spec
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
@@ -27,6 +26,7 @@ from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.margins import Bounding, proved_margins
+from relucert.verification.upper import refuse_contradictions
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
 ROUNDS = 40
@@ -54,22 +54,12 @@ def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides:
     started = time.perf_counter()
     first = Region(regions=1).radius(net, x, y, p, sides)
     searched = -cast_up(-_Search(net, double, x, y, p, sides, method).run(), x.dtype)
-    _refuse_contradictions(searched, first.upper, spec(method))
+    # The margin was to cover rounding in every dtype.
+    refuse_contradictions(searched, first.upper, [spec(method)] * len(x))
     lower = torch.maximum(searched, first.lower)
     seconds = torch.full_like(lower, (time.perf_counter() - started) / max(1, len(x)))
     exact = meets(lower, first.upper) & (first.upper.isfinite() | lower.isinf())
     return RadiusInterval(lower, first.upper, exact, first.witness, seconds, [spec(method)] * len(x))
-
-
-def _refuse_contradictions(lower: Tensor, upper: Tensor, method: str) -> None:
-    """Refuse to answer where a witness lies inside a certified ball: its margin was to cover rounding in every dtype."""
-    gap = lower > upper
-    if bool(gap.any()):
-        at = int(gap.nonzero()[0])
-        raise Contradiction(
-            f"example {at}: {method} certifies the radius {float(lower[at])}, but a witness is at {float(upper[at])}; this is "
-            "a fault of relucert, please report it with the network"
-        )
 
 
 class _Search:
