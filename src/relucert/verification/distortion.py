@@ -150,7 +150,7 @@ def minimal_distortion(
         lower[point] = search.run(here, asked.rows[point].numpy(), rows, goal[point].tolist())
         witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
         seconds[point] += time.monotonic() - began
-    everything = (lower >= start * (1 - 1e-6)) & (start >= _reach(x, p, box)) & witnesses.distance.isinf()
+    everything = (lower >= _reach(x, p, box)) & witnesses.distance.isinf()
     found = torch.where(everything, math.inf, lower / (1 + 1e-12))
     found = torch.where(witnesses.distance.isinf(), found, torch.minimum(found, start))
     found = -cast_up(-found, x.dtype)

@@ -51,6 +51,13 @@ class Problem:
     row_upper: Array
     squares: Squares | None = None
 
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are numbers: solvers take NaN for zero and would prove anything."""
+        every = self.cost, self.lower, self.upper, self.rows.data
+        limits = self.row_lower, self.row_upper
+        return all(np.isfinite(part).all() for part in every) and not any(np.isnan(part).any() for part in limits)
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -97,6 +104,8 @@ class HiGHS:
         """See `Solver`."""
         if problem.squares is not None:
             raise InvalidInput("problem must have linear rows only for highs, found a quadratic one; scip takes these")
+        if not problem.finite:
+            return Answer("failed", -math.inf, None)
         mixed = bool(problem.integer.any())
         options: dict[str, Any] = {
             "time_limit": max(0.0, seconds), "mip_feasibility_tolerance": TOLERANCE, "mip_rel_gap": 0.0,
@@ -104,6 +113,8 @@ class HiGHS:
         }  # fmt: skip
         if mixed and math.isfinite(cutoff):
             options["objective_bound"] = cutoff
+        if problem.rows.nnz > 1e5 * seconds:
+            options["presolve"] = "off"  # it does not look at the clock
         highs = opened(problem, options)
         if highs is None:
             return Answer("failed", -math.inf, None)
@@ -169,6 +180,8 @@ class SCIP:
         self, problem: Problem, *, seconds: float, cutoff: float = math.inf, target: float = -math.inf
     ) -> Answer:
         """See `Solver`."""
+        if not problem.finite:
+            return Answer("failed", -math.inf, None)
         model, columns = self._model(problem)
         model.setParam("limits/time", max(0.0, seconds))
         if math.isfinite(cutoff):
@@ -182,7 +195,7 @@ class SCIP:
         point = None if best is None else np.array([model.getSolVal(best, column) for column in columns])
         nodes = int(model.getNTotalNodes())
         if status in ("infeasible", "duallimit"):
-            return Answer("cutoff", cutoff, point, nodes)
+            return Answer("cutoff", cutoff, None, nodes)
         if status == "optimal":
             return Answer("optimal", bound, point, nodes)
         if status in ("timelimit", "primallimit"):
