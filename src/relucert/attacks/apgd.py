@@ -69,7 +69,7 @@ class APGD(FixedAttack):
             kind, rank = (("ce", "dlr", "targeted")[turn % 3], turn // 3) if self.loss == "mixed" else (self.loss, turn)
             target = ranked[open_, rank % (net.classes - 1)]
             climb = _Climb(net, x[open_], y[open_], target, ball.restrict(open_), kind, self.steps)
-            points, done = climb.run(generator)
+            points, done = climb.run(generator, self.alike)
             best[open_[done]] = points[done]
             open_ = open_[~done]
         return adversarial(net, x, y, best, ball)
@@ -93,9 +93,11 @@ class _Climb:
         self.open = torch.arange(len(x), device=x.device)
         self.within = Within(x, ball)
 
-    def run(self, generator: torch.Generator) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
+    def run(
+        self, generator: torch.Generator, alike: bool
+    ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
         """Points, and which of them change the decision."""
-        self.points = self.ball.sample(self.x, generator)
+        self.points = self.ball.sample(self.x, generator, alike=alike)
         self.done = torch.zeros(len(self.x), dtype=torch.bool, device=self.x.device)
         sparse = self.within.p == 1.0
         # What every open example has: the offsets now and before, the best one with its gradient, its loss and more.

@@ -27,9 +27,13 @@ NUDGES = tuple(10.0**k for k in range(-8, -1))  # of a point's distance
 
 @dataclass(frozen=True, kw_only=True)
 class FixedAttack(Method):
-    """An attack within given balls; `seed` is that of its random starts."""
+    """An attack within given balls; `seed` is that of its random starts.
+
+    `alike`: all examples start from the same draws, so that what is found does not depend on who shares the batch.
+    """
 
     seed: int = 0
+    alike: bool = False
 
     def attack(self, net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator) -> Adversarial:
         """Search every ball for a point of another class than y; an example that is broken is left in peace."""

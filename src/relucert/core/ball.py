@@ -129,11 +129,13 @@ class Ball:
         return z.index_copy(0, outside, rounded_inwards(centre, near, self.p, eps, lower, upper))
 
     def sample(
-        self, x: Float[Tensor, " batch *input"], generator: torch.Generator, count: int | None = None
-    ) -> Float[Tensor, " batch ..."]:
+        self, x: Float[Tensor, " batch *input"], generator: torch.Generator, count: int | None = None,
+        *, alike: bool = False,
+    ) -> Float[Tensor, " batch ..."]:  # fmt: skip
         """Return random points of the set, like x or with `count` as (batch, count, *input); `contains` holds exactly.
 
-        Half of the points are as near to the surface as `random_offsets` can bring them.
+        Half of the points are as near to the surface as `random_offsets` can bring them. With `alike` an example's points do
+        not depend on who shares the batch.
         """
         self.check(x)
         many = 1 if count is None else count
@@ -143,7 +145,7 @@ class Ball:
         below, above = (x.double() - lower.double()).flatten(1), (upper.double() - x.double()).flatten(1)
         radius = torch.minimum(self._radii(x), norm(torch.maximum(below, above), self.p))
         _refuse(radius.isinf(), radius, "eps must be finite where the box is not, to sample from the set: the radius")
-        step = random_offsets(below, above, radius, self.p, many, generator)
+        step = random_offsets(below, above, radius, self.p, many, generator, alike=alike)
         # One centre for each point, as `rounded_inwards` wants them.
         centre, low, high = (part.repeat_interleave(many, 0) for part in (x, lower, upper))
         points = centre.double() + step.reshape(centre.shape)

@@ -114,7 +114,7 @@ def _regions(net: Network, x: Tensor, y: Tensor, config: EvaluateConfig) -> Regi
     right = (seen.decision > 0) & seen.decision.isfinite() & seen.region.isfinite()
     proved = radii(
         RadiusConfig(
-            model=config.model, data=config.data, p=config.p, points=len(x), method=THEOREM, batch=config.batch,
+            model=config.model, data=config.data, p=config.p, points=len(x), method=THEOREM, attack=None, batch=config.batch,
             out=config.records,
         )
     )  # fmt: skip

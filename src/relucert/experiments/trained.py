@@ -55,7 +55,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "fc1", "mmr", 2.0, {"epochs": 40, "rate": 3e-4}),
     ("fmnist", "fc1", "plain", math.inf, {"epochs": 10}),
     ("fmnist", "fc1", "at", math.inf, {"epochs": 3}),
-    ("fmnist", "fc1", "mmr+at", math.inf, {"epochs": 16}),
+    ("fmnist", "fc1", "mmr+at", math.inf, {"epochs": 40, "rate": 5e-4, "attack_steps": 10}),
     ("fmnist", "fc1", "mmr", 2.0, {"epochs": 10, "rate": 5e-4}),
     ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
     ("mnist", "cnn", "at", math.inf, {"epochs": 2}),
@@ -79,6 +79,7 @@ def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
 def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
     given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
+    given["attack-steps"] = config.attack_steps
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "

@@ -68,7 +68,8 @@ class TrainConfig:
     batch: int | None = None
     """Examples in a step; by default the recipe's (128, or 100)."""
     rate: float | None = None
-    """Learning rate of Adam, a tenth of it for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
+    """Learning rate of Adam, a tenth of it for the last tenth of the run (for ibp and crown-ibp it falls over the second
+    half); by default the recipe's (mostly 1e-3)."""
     lam: float | None = None
     """The paper's lambda, the weight of the regulariser, reached after a tenth of the run; by default the recipe's."""
     gamma: float | None = None

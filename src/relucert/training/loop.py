@@ -29,7 +29,7 @@ from relucert.training.config import ATTACKING_SCHEMES, BOUNDING_SCHEMES, TrainC
 from relucert.training.interruption import gentle_interrupts
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
-from relucert.training.recipes import CROP_PADDING, schedule, tightening
+from relucert.training.recipes import CROP_PADDING, rate_factor, schedule, tightening
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schemes.adversarial import Adversarial
@@ -198,8 +198,7 @@ class _Training:
         return terms
 
     def _rate(self, step: int) -> float:
-        """The paper's schedule: a tenth of the rate for the last tenth of the run."""
-        return self.settings.rate * (0.1 if 10 * step >= 9 * self.total else 1.0)
+        return self.settings.rate * rate_factor(self.config.scheme, step, self.total)
 
     def _evaluates(self, epoch: int) -> bool:
         every = self.config.evaluate_every

@@ -36,4 +36,4 @@ class Auto(Method):
     def stages(self, p: float) -> tuple[Stage, ...]:
         """What is tried, in order, for a ball of l_p."""
         bounds: tuple[Stage, ...] = (CROWN(), Alpha(), SDP()) if p == 2 else (CROWN(), Alpha())
-        return (Region(regions=1), PGD(steps=40, restarts=self.restarts), *bounds, BaB(nodes=self.nodes))
+        return (Region(regions=1), PGD(steps=40, restarts=self.restarts, alike=True), *bounds, BaB(nodes=self.nodes))

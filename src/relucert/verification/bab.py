@@ -33,7 +33,7 @@ from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
 from relucert.verification.leaves import leaf_program
-from relucert.verification.outcome import Outcome
+from relucert.verification.outcome import News, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ class BaB(Method):
 @torch.no_grad()
 def branch_and_bound(
     net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float = math.inf,
-    limit: float = math.inf,
+    limit: float = math.inf, news: News | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that one point may cost, its share of the batch's.
+    `limit`: seconds that one point may cost, its share of the batch's. `news` hears of points as they are decided.
     """
-    return _Search(net, double, x, ball, asked, method, deadline, limit).run()
+    return _Search(net, double, x, ball, asked, method, deadline, limit).run(news)
 
 
 @dataclass(eq=False)
@@ -92,18 +92,15 @@ class _Search:
     ):  # fmt: skip
         self.net, self.double, self.x, self.ball, self.asked, self.method = net, double, x, ball, asked, method
         self.deadline, self.limit = deadline, limit
-        none = torch.zeros(len(x), dtype=torch.bool)
-        self.found = Outcome(
-            none.clone(), none.clone(), torch.full_like(x, math.nan), x.new_full((len(x),), -math.inf),
-            x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long),
-        )  # fmt: skip
-        self.given_up = none
+        self.found = Outcome.nothing(x)
+        self.given_up = torch.zeros(len(x), dtype=torch.bool)
+        self.told = self.given_up.clone()
         self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
         self.shapes = [node.shape for node in self.relus]
         self.pool, self.arrived = _Pool(), 0
         self.problems: list[_Problem] = []
 
-    def run(self) -> Outcome:
+    def run(self, news: News | None = None) -> Outcome:
         """Bound the points as a whole, then round after round of leaves until nothing is open."""
         frozen = [(weight, weight.requires_grad) for weight in self.double.parameters()]
         try:
@@ -112,6 +109,7 @@ class _Search:
             started = time.monotonic()
             self._roots()
             self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
+            self._tell(news)
             turns = deque(range(len(self.problems)))
             while (started := time.monotonic()) < self.deadline:
                 chosen = self._chosen(turns)
@@ -121,10 +119,20 @@ class _Search:
                 self._round(which, torch.tensor([slot for _, slot in chosen]))
                 share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
                 self.found.seconds += (time.monotonic() - started) * share / share.sum()
+                self._tell(news)
+            else:
+                self.found.timed |= ~(self.found.proved | self.found.broken | self.given_up)
         finally:
             for weight, before in frozen:
                 weight.requires_grad_(before)
         return self.found
+
+    def _tell(self, news: News | None) -> None:
+        """Let others hear of the points that are decided, once of each."""
+        decided = (self.found.proved | self.found.broken) & ~self.told
+        if news is not None and bool(decided.any()):
+            news(self.found, decided.nonzero()[:, 0].tolist())
+        self.told |= decided
 
     def _roots(self) -> None:
         """Bound every point as a whole; the rows that are not proved are the problems."""
@@ -204,8 +212,9 @@ class _Search:
             key = turns.popleft()
             problem = self.problems[key]
             point = problem.point
-            if self.found.nodes[point] >= self.method.nodes or self.found.seconds[point] > self.limit:
-                self.given_up[point] |= len(problem.leaves) > 0
+            late = bool(self.found.seconds[point] > self.limit)
+            if (late or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
+                self.given_up[point], self.found.timed[point] = True, late
             if self.found.broken[point] or self.given_up[point]:
                 self.pool.free([slot for _, _, slot in problem.leaves])
                 problem.leaves.clear()

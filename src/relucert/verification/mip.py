@@ -26,7 +26,7 @@ from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.verification.encoding import Encoding
-from relucert.verification.outcome import Outcome
+from relucert.verification.outcome import News, Outcome
 from relucert.verification.program import Program
 from relucert.verification.solver import SOLVERS, Solver, allowance
 from relucert.verification.tightening import LinearPrograms
@@ -67,11 +67,11 @@ class MIP(Method):
 @torch.no_grad()
 def mixed_integer(
     net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP, deadline: float = math.inf,
-    limit: float = math.inf,
+    limit: float = math.inf, news: News | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that one point may cost.
+    `limit`: seconds that one point may cost. `news` hears of every point that is decided.
     """
     started = time.monotonic()
     solver = method.open(float(ball.p))
@@ -81,13 +81,13 @@ def mixed_integer(
     needed = evaluation_error(double, x, ball, units.inputs, asked, net.dtype)
     goal = error + needed
     open_ = ~(margins > goal)
-    found = Outcome(
-        ~open_.any(1), torch.zeros(len(x), dtype=torch.bool), torch.full_like(x, math.nan), (margins - error).amin(1),
-        x.new_zeros(len(x)), torch.zeros(len(x), dtype=torch.long),
-    )  # fmt: skip
+    found = Outcome.nothing(x)
+    found.proved, found.margin = ~open_.any(1), (margins - error).amin(1)
     undecided = open_.any(1).nonzero()[:, 0].tolist()
     encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
+    if news is not None:
+        news(found, found.proved.nonzero()[:, 0].tolist())
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
@@ -103,6 +103,11 @@ def mixed_integer(
         elif decided.proved:
             # Every row's margin exceeds what rounding asks for, so that much is proved.
             found.proved[point], found.margin[point] = True, needed[point].amin()
+        else:
+            found.timed[point] = time.monotonic() >= until
+            continue
+        if news is not None:
+            news(found, [point])
     return found
 
 

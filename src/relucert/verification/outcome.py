@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -12,7 +15,8 @@ from torch import Tensor
 class Outcome:
     """What was found out about every point: proved, or broken by a witness (else NaN), or neither.
 
-    `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems.
+    `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems; `timed` says that a clock
+    ended the search for it.
     """
 
     proved: Bool[Tensor, " batch"]
@@ -21,3 +25,17 @@ class Outcome:
     margin: Float[Tensor, " batch"]
     seconds: Float[Tensor, " batch"]
     nodes: Int[Tensor, " batch"]
+    timed: Bool[Tensor, " batch"]
+
+    @classmethod
+    def nothing(cls, x: Float[Tensor, " batch *input"]) -> Outcome:
+        """What is known before the search."""
+        none = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        return cls(
+            none, none.clone(), torch.full_like(x, math.nan), x.new_full((len(x),), -math.inf), x.new_zeros(len(x)),
+            torch.zeros(len(x), dtype=torch.long, device=x.device), none.clone(),
+        )  # fmt: skip
+
+
+#: What hears of points (their places) that a search has decided, with all that is known.
+News = Callable[[Outcome, Sequence[int]], None]
