@@ -113,7 +113,7 @@ class HiGHS:
         }  # fmt: skip
         if mixed and math.isfinite(cutoff):
             options["objective_bound"] = cutoff
-        if problem.rows.nnz > 5e4 * seconds:
+        if problem.rows.nnz > 1e5 * seconds:
             options["presolve"] = "off"  # it does not look at the clock
         highs = opened(problem, options)
         if highs is None:
