@@ -114,7 +114,7 @@ def test_verdicts_are_records_with_margins_and_a_summary(run, tmp_path, monkeypa
     assert [record.margin for record in found.records[:10]] == pytest.approx(expected.margin.tolist())
     assert sum(found.counts.values()) == 30
     assert found.robust_error == pytest.approx(1 - found.counts["robust"] / 30)
-    monkeypatch.setattr(certifying, "certify", lambda *a, **k: pytest.fail("certified again"))
+    monkeypatch.setattr(certifying, "decide", lambda *a, **k: pytest.fail("certified again"))
     assert verdicts(config).counts == found.counts
     for change, message in [
         ({"eps": -1.0}, "eps must be a number >= 0"),

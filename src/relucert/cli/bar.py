@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def points_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, where that is a terminal; yields a function that is told `(done, total)`."""
+def points_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, where that is a terminal; yields a function that is told `(done, total)`, and a word if there is one."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -17,4 +17,8 @@ def points_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None
     off = hidden or not sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), disable=off, transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def tell(done: int, total: int, word: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=f"{what} ({word})" if word else what)
+
+        yield tell

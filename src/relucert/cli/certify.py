@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json as json_format
 import math
+from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import tyro
 
+from relucert.core.records import Record
 from relucert.evaluation.config import CertifyConfig
 
 
@@ -31,17 +33,26 @@ def run(config: Certify) -> int:
     from rich.table import Table
 
     from relucert.cli.bar import points_bar
-    from relucert.evaluation.certify import verdicts
+    from relucert.evaluation.certify import decider, verdicts
 
     plain = CertifyConfig(**{field.name: getattr(config, field.name) for field in fields(CertifyConfig)})
-    with points_bar("certifying", hidden=config.json) as tell:
-        found = verdicts(plain, lambda record, done, total: tell(done, total))
+    stages: Counter[str] = Counter()
+    with points_bar("certifying", hidden=config.json) as bar:
+
+        def tell(record: Record, done: int, total: int) -> None:
+            stages[decider(record)] += 1
+            bar(done, total, ", ".join(f"{count} {stage}" for stage, count in stages.items()))
+
+        found = verdicts(plain, tell)
     if config.json:
         for record in found.records:
             margin = record.margin if record.margin is None or math.isfinite(record.margin) else str(record.margin)
             line = {"index": record.index, "label": record.label, "prediction": record.prediction}
             print(
-                json_format.dumps(line | {"verdict": str(record.verdict), "margin": margin, "seconds": record.seconds})
+                json_format.dumps(
+                    line
+                    | {"verdict": str(record.verdict), "margin": margin, "by": record.by, "seconds": record.seconds}
+                )
             )
         print(json_format.dumps({"summary": found.summary()}))
         return 0
@@ -49,18 +60,21 @@ def run(config: Certify) -> int:
     table = Table(
         title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}", title_justify="left"
     )
-    for heading in ("point", "label", "predicted", "verdict", "margin", "ms"):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for heading in ("point", "label", "predicted", "verdict", "by", "margin", "ms"):
+        table.add_column(heading, justify="left" if heading in ("verdict", "by") else "right")
     for record in found.records:
         table.add_row(
-            str(record.index), str(record.label), str(record.prediction), str(record.verdict), f"{record.margin:.4f}",
-            f"{1000 * (record.seconds or 0):.1f}",
+            str(record.index), str(record.label), str(record.prediction), str(record.verdict), decider(record),
+            f"{record.margin:.4f}", f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
     Console().print(table)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
+    if len(found.records) < found.points:
+        counts += f", {found.points - len(found.records)} not reached in {plain.run_timeout:g} s"
     print(
-        f"robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {len(found.records)} points ({counts}), "
+        f"robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points ({counts}), "
         f"{found.seconds:.1f} s"
     )
+    print("decided by: " + ", ".join(f"{stage} {count / found.points:.1%}" for stage, count in found.by.items()))
     print(f"records: {plain.records}")
     return 0

@@ -14,8 +14,8 @@ from typing import Any
 
 from relucert.core.errors import DamagedData, InvalidInput
 
-SCHEMA = 1
-"""The version of the fields of a line."""
+SCHEMA = 2
+"""The version of the fields of a line; lines of version 1, which had no `by`, are read, too."""
 
 LINE_START = b'{"schema":'
 """How every line begins, in every version."""
@@ -44,9 +44,9 @@ class Record:
 
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
     (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
-    (proved over the ball), `seconds`, `versions` (package -> version), `arrays` (name -> sha256 of an array in the
-    sidecar file); None is "not asked". Numbers may be infinite, never NaN. Records are equal if all but `seconds` and
-    `versions` is.
+    (proved over the ball), `by` (who decided, of several methods), `seconds`, `versions` (package -> version), `arrays` (name
+    -> sha256 of an array in the sidecar file); None is "not asked". Numbers may be infinite, never NaN. Records are equal if
+    all but `seconds` and `versions` is.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -71,6 +71,7 @@ class Record:
     lower: float | None = None
     upper: float | None = None
     margin: float | None = None
+    by: str | None = None
     seconds: float | None = field(default=None, compare=False)
     versions: dict[str, str] = field(default_factory=dict, compare=False)
     arrays: dict[str, str] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class Record:
             found[name] = None if getattr(self, name) is None else _count(name, getattr(self, name))
         for name in ("lower", "upper", "margin", "seconds"):
             found[name] = None if getattr(self, name) is None else _number(name, getattr(self, name))
+        found["by"] = None if self.by is None else _text("by", self.by)
         found["verdict"] = None if self.verdict is None else Verdict(self.verdict)
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
@@ -141,10 +143,13 @@ class Record:
             schema = stored.pop("schema")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedData("the line is not a record") from error
-        if schema != SCHEMA:
+        if schema not in range(1, SCHEMA + 1):
             raise InvalidInput(
-                f"schema must be {SCHEMA}, found {schema!r}: the line is of another version of relucert, read it with that"
+                f"schema must be at most {SCHEMA}, found {schema!r}: the line is of another version of relucert, read it with "
+                "that"
             )
+        if schema == 1:
+            stored.setdefault("by", None)
         known = {f.name for f in fields(cls)} | {"key", "check"}
         if stored.keys() != known:
             raise DamagedData(f"the line has wrong fields: {', '.join(sorted(stored.keys() ^ known))}")

@@ -22,7 +22,7 @@ from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import AttackConfig
 from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Question, stream
+from relucert.evaluation.stream import Keep, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 
@@ -71,12 +71,11 @@ def attacked(
             return attack(net, x, y, Ball(config.p, eps, box), method, generator)
         return minimal_attack(net, x, y, config.p, box, method, generator)
 
-    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
+    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
         started = time.perf_counter()
         found = run(x, y if config.labels else None, piece)
         predicted = net.predict(x)
         seconds = (time.perf_counter() - started) / len(x)
-        facts: list[dict[str, Any]] = []
         for i in range(len(x)):
             verdict = Verdict.VULNERABLE if bool(found.success[i]) else Verdict.UNKNOWN
             one: dict[str, Any] = {"label": int(y[i]), "prediction": int(predicted[i]), "seconds": seconds}
@@ -84,8 +83,7 @@ def attacked(
                 verdict = Verdict.MISCLASSIFIED
             elif bool(found.success[i]):
                 one |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
-            facts.append(one | {"verdict": verdict})
-        return facts
+            keep(i, one | {"verdict": verdict})
 
     records: list[Record] = []
     with RecordStore(config.records, writable=True) as store, torch.no_grad():

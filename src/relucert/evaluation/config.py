@@ -75,6 +75,10 @@ class RadiusConfig:
     """The method, with parameters if wanted."""
     attack: str | None = "fab(steps=20, targets=3)"
     """The attack whose points bound radii from above, besides the method's own: best, cw, ddn, fab, region; or none."""
+    tol: float = 0.01
+    """The relative width to which bab and auto narrow intervals."""
+    timeout: float | None = None
+    """Seconds that a point may cost bab and auto, its share of its batch's. None: no limit."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
@@ -90,6 +94,8 @@ class RadiusConfig:
             ("p", self.p >= 1, "be a number >= 1 or inf"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("batch", self.batch >= 1, "be at least 1"),
+            ("tol", 0 < self.tol < 1, "be above 0 and below 1"),
+            ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
         ]:
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
@@ -113,9 +119,14 @@ class CertifyConfig:
     eps: float | None = None
     """Their radius in pixels; by default the paper's for the data set and the norm."""
     method: str = "crown"
-    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, bab, auto."""
+    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, bab, mip, auto."""
     timeout: float | None = None
     """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: no limit."""
+    run_timeout: float | None = None
+    """Seconds for all points together; what is undecided by then has no record, and the next run goes on there. None: no
+    limit."""
+    workers: int = 1
+    """Processes that share the points."""
     points: int | None = 1000
     """How many test points, from the first; None for all."""
     box: bool = True
@@ -132,6 +143,8 @@ class CertifyConfig:
             ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("batch", self.batch >= 1, "be at least 1"),
+            ("workers", self.workers >= 1, "be at least 1"),
+            ("run_timeout", self.run_timeout is None or self.run_timeout > 0, "be a positive number of seconds"),
             ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
         ]:
             if not holds:

@@ -20,7 +20,7 @@ from relucert.data import dataset
 from relucert.evaluation.config import EvaluateConfig, RadiusConfig
 from relucert.evaluation.fit import check_fit
 from relucert.evaluation.radius import radii
-from relucert.evaluation.stream import Question, stream
+from relucert.evaluation.stream import Keep, Question, stream
 from relucert.geometry.distances import distances
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
@@ -77,13 +77,12 @@ def evaluate(config: EvaluateConfig, tell: Callable[[int, int], None] = lambda d
     ball = Ball(config.p, config.radius)
     question = Question(digest(net), data.name, "test", ball_fields(config.p, config.radius, (0.0, 1.0)), spec(method))
 
-    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
+    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(method.seed + piece)
         found = attack(net, x, y, ball, method, generator)
         predicted = net.predict(x)
         seconds = (time.perf_counter() - started) / len(x)
-        facts: list[dict[str, Any]] = []
         for i in range(len(x)):
             verdict = Verdict.VULNERABLE if bool(found.success[i]) else Verdict.UNKNOWN
             one: dict[str, Any] = {"label": int(y[i]), "prediction": int(predicted[i]), "seconds": seconds}
@@ -91,8 +90,7 @@ def evaluate(config: EvaluateConfig, tell: Callable[[int, int], None] = lambda d
                 verdict = Verdict.MISCLASSIFIED
             elif bool(found.success[i]):
                 one |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
-            facts.append(one | {"verdict": verdict})
-        return facts
+            keep(i, one | {"verdict": verdict})
 
     broken = done = 0
     seconds = 0.0

@@ -18,7 +18,7 @@ from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import RadiusConfig
 from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Question, stream
+from relucert.evaluation.stream import Keep, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.verification.radius import RADIUS, radius
@@ -53,13 +53,14 @@ def radii(config: RadiusConfig, tell: Callable[[Record, int, int], None] = lambd
     asked = ball_fields(config.p, math.inf, box)
     attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
     beside = "" if attack is None else f" and {spec(attack)}"
+    if method.name in ("bab", "auto"):
+        beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
     labelled = "" if config.labels else ", about the predicted class"
     question = Question(digest(net), data.name, "test", asked, f"radius by {spec(method)}{beside}{labelled}")
 
-    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int) -> list[dict[str, Any]]:
-        found = radius(net, x, y if config.labels else None, config.p, box, method, attack)
+    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
+        found = radius(net, x, y if config.labels else None, config.p, box, method, attack, config.tol, config.timeout)
         predicted = net.predict(x)
-        facts: list[dict[str, Any]] = []
         for i in range(len(x)):
             wrong = config.labels and int(predicted[i]) != int(y[i])
             one: dict[str, Any] = {
@@ -72,8 +73,7 @@ def radii(config: RadiusConfig, tell: Callable[[Record, int, int], None] = lambd
             }
             if found.witness is not None and not wrong and bool(found.upper[i].isfinite()):
                 one["arrays"] = {"witness": found.witness[i].numpy()}
-            facts.append(one)
-        return facts
+            keep(i, one)
 
     records: list[Record] = []
     with RecordStore(config.records, writable=True) as store, torch.no_grad():

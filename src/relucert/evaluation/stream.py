@@ -6,7 +6,7 @@ again asks the same questions as one that was not; what the store has already is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from relucert.core.records import Record
 from relucert.core.store import RecordStore
 
-Facts = Sequence[Mapping[str, Any]]
-Solve = Callable[[Tensor, Tensor, Tensor, int], Facts]
+Facts = Mapping[str, Any]
+Keep = Callable[[int, Facts], None]
+Solve = Callable[[Tensor, Tensor, Tensor, int, Keep], None]
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,26 @@ def stream(
 ) -> Iterator[Record]:
     """The records of all points `(points, *input)` in order, new ones stored as they come.
 
-    `solve(x, y, indices, piece)` answers one piece with the facts of every point; a fact named "arrays" is a dictionary
-    of arrays for the sidecar.
+    `solve(x, y, indices, piece, keep)` answers one piece: `keep(place, facts)` for every point of it, as soon as it is known;
+    a fact named "arrays" is a dictionary of arrays for the sidecar.
     """
     for piece, indices in enumerate(torch.arange(len(x)).split(batch)):
-        keys = [question.record(int(index)).key for index in indices]
-        missing = [key not in store for key in keys]
-        if any(missing):
-            answers = solve(x[indices], y[indices], indices, piece)
-            for index, facts, wanted in zip(indices.tolist(), answers, missing, strict=True):
-                if wanted:
-                    plain = {name: value for name, value in facts.items() if name != "arrays"}
-                    store.append(question.record(index, versions=versions, **plain), facts.get("arrays"))
+        numbers = indices.tolist()
+        keys = [question.record(index).key for index in numbers]
+        if not all(key in store for key in keys):
+
+            def keep(place: int, facts: Facts, numbers: list[int] = numbers) -> None:
+                save(question, store, numbers[place], facts, versions)
+
+            solve(x[indices], y[indices], indices, piece, keep)
         for key in keys:
             yield store.record(key)
+
+
+def save(question: Question, store: RecordStore, index: int, facts: Facts, versions: dict[str, str]) -> Record:
+    """The record of a point with these facts, stored unless it was there."""
+    plain = {name: value for name, value in facts.items() if name != "arrays"}
+    record = question.record(index, versions=versions, **plain)
+    if record.key not in store:
+        store.append(record, facts.get("arrays"))
+    return store.record(record.key)

@@ -50,7 +50,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "fc1", "at", math.inf, {"epochs": 4}),
     ("mnist", "fc1", "mmr", math.inf, {"epochs": 50}),
     ("mnist", "fc1", "mmr+at", math.inf, {"epochs": 20}),
-    ("mnist", "fc1", "kw", math.inf, {"epochs": 12}),
+    ("mnist", "fc1", "kw", math.inf, {"epochs": 25, "decay": 0.6}),
     ("mnist", "fc1", "at", 2.0, {"epochs": 3}),
     ("mnist", "fc1", "mmr", 2.0, {"epochs": 40, "rate": 3e-4}),
     ("fmnist", "fc1", "plain", math.inf, {"epochs": 10}),
@@ -61,7 +61,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "cnn", "at", math.inf, {"epochs": 2}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "ibp", math.inf, {"epochs": 20, "batch": 64, "train_eps": 0.12}),
+    ("mnist", "cnn", "ibp", math.inf, {"epochs": 45, "batch": 64, "train_eps": 0.13}),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
@@ -79,7 +79,7 @@ def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
 def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
     given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
-    given["attack-steps"] = config.attack_steps
+    given |= {"decay": config.decay, "attack-steps": config.attack_steps}
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "

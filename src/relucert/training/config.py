@@ -17,6 +17,7 @@ from relucert.training.recipes import (
     STABILITY,
     WIDER,
     default_batch,
+    default_decay,
     default_epochs,
     default_eps,
     default_margin,
@@ -39,6 +40,7 @@ class Settings:
     epochs: int
     batch: int
     rate: float
+    decay: float | None
     lam: float | None
     gamma: float | None
     l1: float | None
@@ -68,8 +70,10 @@ class TrainConfig:
     batch: int | None = None
     """Examples in a step; by default the recipe's (128, or 100)."""
     rate: float | None = None
-    """Learning rate of Adam, a tenth of it for the last tenth of the run (for ibp and crown-ibp it falls over the second
-    half); by default the recipe's (mostly 1e-3)."""
+    """Learning rate of Adam, a tenth of it for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
+    decay: float | None = None
+    """Over the last part of the run, this share of it, the rate falls to a fiftieth instead; by default 0.5 for ibp and
+    crown-ibp, nothing of that kind for others."""
     lam: float | None = None
     """The paper's lambda, the weight of the regulariser, reached after a tenth of the run; by default the recipe's."""
     gamma: float | None = None
@@ -106,6 +110,7 @@ class TrainConfig:
             ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
             ("batch", self.batch is None or self.batch >= 1, "be at least 1"),
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
+            ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
             ("lam", self.lam is None or 0 <= self.lam < math.inf, "be a number >= 0"),
             ("gamma", self.gamma is None or 0 < self.gamma < math.inf, "be a positive number"),
             ("attack_steps", self.attack_steps is None or self.attack_steps >= 1, "be at least 1"),
@@ -142,6 +147,7 @@ class TrainConfig:
             epochs=default_epochs(self.model, self.recipe) if self.epochs is None else self.epochs,
             batch=default_batch(self.recipe) if self.batch is None else self.batch,
             rate=default_rate(self.data, self.scheme, self.p, self.recipe) if self.rate is None else self.rate,
+            decay=default_decay(self.scheme) if self.decay is None else self.decay,
             lam=lam if self.lam is None else self.lam,
             gamma=(None if margin is None else margin.gamma) if self.gamma is None else self.gamma,
             l1=l1 if self.l1 is None else self.l1,
@@ -182,4 +188,6 @@ class TrainConfig:
             del values["train_eps"]
         if self.scheme != "rs":
             del values["l1"]
+        if self.decay is None:
+            del values["decay"]
         return values

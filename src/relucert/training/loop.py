@@ -198,7 +198,7 @@ class _Training:
         return terms
 
     def _rate(self, step: int) -> float:
-        return self.settings.rate * rate_factor(self.config.scheme, step, self.total)
+        return self.settings.rate * rate_factor(self.settings.decay, step, self.total)
 
     def _evaluates(self, epoch: int) -> bool:
         every = self.config.evaluate_every

@@ -205,18 +205,22 @@ def tightening(scheme: str) -> Tightening:
     }[scheme]
 
 
-def rate_factor(scheme: str, step: int, total: int) -> float:
+def default_decay(scheme: str) -> float | None:
+    """The last share of a run over which the rate falls: intervals are learned while the ball grows, and refined from then on."""
+    return 1 - tightening(scheme).end if scheme in ("ibp", "crown-ibp") else None
+
+
+def rate_factor(decay: float | None, step: int, total: int) -> float:
     """What the learning rate is multiplied with: the paper's schedule is a tenth of it for the last tenth of the run.
 
-    Intervals are learned while the ball grows; from then on the rate falls to a fiftieth.
+    With a `decay` it falls to a fiftieth over that share of the run instead.
 
-    >>> rate_factor("plain", 89, 100), rate_factor("plain", 90, 100), rate_factor("ibp", 50, 100), rate_factor("ibp", 100, 100)
+    >>> rate_factor(None, 89, 100), rate_factor(None, 90, 100), rate_factor(0.5, 50, 100), rate_factor(0.5, 100, 100)
     (1.0, 0.1, 1.0, 0.02)
     """
-    if scheme in ("ibp", "crown-ibp"):
-        full = tightening(scheme).end
-        return 0.02 ** max(0.0, (step / total - full) / (1 - full))
-    return 0.1 if 10 * step >= 9 * total else 1.0
+    if decay is None:
+        return 0.1 if 10 * step >= 9 * total else 1.0
+    return 0.02 ** max(0.0, (step / total - (1 - decay)) / decay)
 
 
 def default_batch(recipe: str) -> int:

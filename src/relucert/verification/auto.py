@@ -1,12 +1,13 @@
 """`auto`: the cascade, cheapest first; every stage sees only what is still undecided.
 
-Prediction, the region theorem, an attack, CROWN, alpha (in l2 SDP-CROWN), then branch and bound.
+Prediction, the region theorem, a short attack, CROWN, a long attack, alpha (in l2 SDP-CROWN), then branch and bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.crown import CROWN
@@ -16,7 +17,7 @@ from relucert.core.methods import Method
 from relucert.geometry.theorem import Region
 from relucert.verification.bab import BaB
 
-Stage = Region | PGD | CROWN | Alpha | SDP | BaB
+Stage = Region | PGD | APGD | CROWN | Alpha | SDP | BaB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Auto(Method):
 
     name = "auto"
     nodes: int = 20_000
-    restarts: int = 5
+    restarts: int = 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,4 +37,5 @@ class Auto(Method):
     def stages(self, p: float) -> tuple[Stage, ...]:
         """What is tried, in order, for a ball of l_p."""
         bounds: tuple[Stage, ...] = (CROWN(), Alpha(), SDP()) if p == 2 else (CROWN(), Alpha())
-        return (Region(regions=1), PGD(steps=40, restarts=self.restarts, alike=True), *bounds, BaB(nodes=self.nodes))
+        quick, long = PGD(steps=20, alike=True), APGD(steps=50, restarts=self.restarts, alike=True)
+        return (Region(regions=1), quick, bounds[0], long, *bounds[1:], BaB(nodes=self.nodes))

@@ -94,7 +94,7 @@ class _Search:
         self.deadline, self.limit = deadline, limit
         self.found = Outcome.nothing(x)
         self.given_up = torch.zeros(len(x), dtype=torch.bool)
-        self.told = self.given_up.clone()
+        self.told, self.stuck = self.given_up.clone(), self.given_up.clone()
         self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
         self.shapes = [node.shape for node in self.relus]
         self.pool, self.arrived = _Pool(), 0
@@ -215,7 +215,7 @@ class _Search:
             late = bool(self.found.seconds[point] > self.limit)
             if (late or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
                 self.given_up[point], self.found.timed[point] = True, late
-            if self.found.broken[point] or self.given_up[point]:
+            if self.found.broken[point] or self.found.proved[point] or self.given_up[point]:
                 self.pool.free([slot for _, _, slot in problem.leaves])
                 problem.leaves.clear()
                 continue
@@ -231,7 +231,7 @@ class _Search:
         """A problem without leaves is proved, and its point if it was the last one."""
         problem.row = -1
         rest = [other for other in self.problems if other.point == problem.point and other.row >= 0]
-        if not rest and not self.given_up[problem.point]:
+        if not rest and not self.given_up[problem.point] and not self.stuck[problem.point]:
             self.found.proved[problem.point] = True
             # Every leaf's margin exceeds what rounding asks for, so that much is proved.
             self.found.margin[problem.point] = self.needed[problem.point].amin()
@@ -272,7 +272,8 @@ class _Search:
                 self._try(solved[1], self.owner[one])
                 found = self._climb(one, here, there, solved[0], 0)
             self._try(found.point, self.owner[one])
-            self.given_up[point] = not bool(found.margin > self.goal[one])
+            # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.
+            self.stuck[point] |= not bool(found.margin > self.goal[one])
 
     def _best(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor) -> Tensor:
         """The candidate whose worse child has the larger margin, by one walk for each child and no climbing."""

@@ -11,18 +11,22 @@ from torch import Tensor
 
 from relucert.attacks.interface import MINIMAL
 from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
+from relucert.verification.auto import Auto
+from relucert.verification.bab import BaB
 from relucert.verification.certify import BOUNDING
 from relucert.verification.distortion import program_radius
 from relucert.verification.mip import MIP
+from relucert.verification.narrowing import narrow_radius
 from relucert.verification.search import search_radius
 from relucert.verification.upper import attacked
 
-RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING, "mip": MIP}
+RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
 
 def radius(
@@ -33,6 +37,8 @@ def radius(
     box: Any = (0.0, 1.0),
     method: str | Method = "region",
     attack: str | Method | None = None,
+    tol: float = 0.01,
+    timeout: float | None = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
@@ -42,6 +48,9 @@ def radius(
     `lower` is the largest radius at which its bound was evaluated and proved a margin, to 1 % of what it can prove, or the
     region theorem's if that is larger. `mip` minimises the radius itself, which is exact up to the tolerances of its solver,
     given time.
+
+    `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
+    `timeout` seconds an input, its share of its batch's.
 
     With an `attack` on the nearest points (see `minimal_attack`) the better of its witness and the method's is the upper end.
 
@@ -58,10 +67,17 @@ def radius(
     Ball(p, math.inf, box).check(x)
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
+    if not 0 < tol < 1:
+        raise InvalidInput(f"tol must be above 0 and below 1; found {tol}")
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput(f"timeout must be a positive number of seconds; found {timeout}")
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
     if isinstance(chosen, Region):
         found = chosen.radius(net, x, labels, p, box)
+    elif isinstance(chosen, BaB | Auto):
+        method = BaB(nodes=chosen.nodes) if isinstance(chosen, Auto) else chosen
+        found = narrow_radius(net, x, labels, p, box, method, tol, math.inf if timeout is None else timeout)
     elif isinstance(chosen, MIP):
         found = program_radius(net, x, labels, p, box, chosen)
     else:

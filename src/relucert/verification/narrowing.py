@@ -1,0 +1,117 @@
+"""Radii by a complete method: the interval is narrowed until its ends meet to a tolerance, or time is up.
+
+The upper end starts at an attack's witness, the lower end at a bound's radius. An interval of relative width `tol` needs one
+proof at least at upper / (1 + tol), so that is asked first: a proof there ends the search, and a witness lowers the upper end,
+the next question being asked ever further below it. What can not be decided is asked again nearer to what is proved. Every
+witness and every proof stays: the one cuts off all larger radii, the other all smaller ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.bounding.crown import CROWN
+from relucert.core.ball import Ball
+from relucert.core.methods import spec
+from relucert.core.norms import norm
+from relucert.core.properties import class_stays
+from relucert.core.results import RadiusInterval, concatenate, meets
+from relucert.core.rounding import cast_up
+from relucert.networks.network import Network
+from relucert.verification.bab import BaB, branch_and_bound
+from relucert.verification.search import search_radius
+from relucert.verification.upper import attacked, refuse_contradictions
+
+BATCH = 100
+ROUNDS = 60
+SHARE = 0.5  # of the time that is left, for one question
+
+
+def narrow_radius(
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: BaB,
+    tol: float, limit: float,
+) -> RadiusInterval:  # fmt: skip
+    """The interval of every example, to a relative width of `tol` or after `limit` seconds, its share of its batch's."""
+    double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    whole = Ball(p, math.inf, box)
+    found = []
+    for part in torch.arange(len(x), device=x.device).split(BATCH):
+        sides = None if box is None else whole.restrict(part).bounds(x[part])
+        started = time.monotonic()
+        first = search_radius(net, x[part], y[part], p, sides, CROWN())
+        first = attacked(net, x[part], y[part], p, sides, first, "best")
+        spent = (time.monotonic() - started) / len(part)
+        found.append(_Narrowing(net, double, x[part], y[part], p, sides, method, tol, limit, first, spent).run())
+    return concatenate(found) if found else search_radius(net, x, y, p, box, CROWN())
+
+
+class _Narrowing:
+    """The intervals of some examples, and the smallest radii at which no answer was found."""
+
+    def __init__(
+        self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: BaB, tol: float,
+        limit: float, first: RadiusInterval, spent: float,
+    ):  # fmt: skip
+        self.net, self.double, self.x, self.y, self.p, self.sides = net, double, x, y, p, sides
+        self.method, self.tol, self.limit = method, tol, limit
+        self.lower, self.upper = first.lower.double(), first.upper.double()
+        self.witness = torch.full_like(x, math.nan) if first.witness is None else first.witness.clone()
+        self.blocked = torch.full_like(self.lower, math.inf)
+        self.hits = torch.zeros_like(self.lower)
+        self.seconds = torch.full_like(self.lower, spent)
+        self.right = net.predict(x) == y
+
+    def run(self) -> RadiusInterval:
+        """Ask until every interval is narrow."""
+        for _ in range(ROUNDS):
+            top = torch.minimum(self.upper, self.blocked)
+            wide = (top > self.lower * (1 + self.tol)) & self.upper.isfinite()
+            open_ = (self.right & wide & (self.seconds < self.limit)).nonzero()[:, 0]
+            if len(open_) == 0:
+                break
+            self._ask(open_, self._trial(open_))
+        lower = torch.minimum(-cast_up(-self.lower, self.x.dtype), self.upper.to(self.x.dtype))
+        upper = self.upper.to(self.x.dtype)
+        exact = meets(lower, upper) & (upper.isfinite() | lower.isinf())
+        return RadiusInterval(
+            lower, upper, exact, self.witness, self.seconds.to(self.x.dtype), [spec(self.method)] * len(self.x)
+        )
+
+    def _trial(self, open_: Tensor) -> Tensor:
+        """The next radii: just below the witness, further below after each that was found, or halfway where that is blocked."""
+        low, high, blocked = self.lower[open_], self.upper[open_], self.blocked[open_]
+        middle = torch.where(low > 0, (low * torch.minimum(high, blocked)).sqrt(), torch.minimum(high, blocked) / 2)
+        near = high / (1 + self.tol) ** (2 ** self.hits[open_])
+        return torch.where(blocked.isfinite(), middle, torch.maximum(near, middle))
+
+    def _ask(self, open_: Tensor, eps: Tensor) -> None:
+        """One question about every open example."""
+        x, y = self.x[open_], self.y[open_]
+        sides = None if self.sides is None else tuple(side[open_] for side in self.sides)
+        ball = Ball(self.p, eps.to(self.x.dtype), sides)
+        left = SHARE * (self.limit - float(self.seconds[open_].max()))
+        found = branch_and_bound(
+            self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides),
+            class_stays(y, self.net.classes, dtype=torch.float64), self.method, limit=max(left, 0.1),
+        )  # fmt: skip
+        self.seconds[open_] += found.seconds.to(self.seconds)
+        radii = ball.radii(x).double()
+        won, lost = open_[found.proved], open_[found.broken]
+        self.lower[won] = torch.maximum(self.lower[won], radii[found.proved])
+        if len(lost):
+            points = found.witness[found.broken].to(self.x)
+            distance = cast_up(norm(points.double() - self.x[lost].double(), self.p), self.x.dtype).double()
+            nearer = distance < self.upper[lost]
+            self.upper[lost[nearer]] = distance[nearer]
+            self.witness[lost[nearer]] = points[nearer]
+            self.hits[lost] += 1
+        open_ended = open_[~(found.proved | found.broken)]
+        self.blocked[open_ended] = torch.minimum(self.blocked[open_ended], radii[~(found.proved | found.broken)])
+        refuse_contradictions(self.lower[won], self.upper[won], [spec(self.method)] * len(won), 1e-6)

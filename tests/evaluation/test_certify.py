@@ -1,0 +1,99 @@
+"""Verdicts on a data set: they do not depend on workers, batches or interruptions, and clocks are said to have stopped them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+import relucert as rc
+from relucert.core.errors import InvalidInput
+from relucert.core.store import RecordStore
+from relucert.evaluation.certify import decider, verdicts
+from relucert.evaluation.config import CertifyConfig
+from relucert.networks.architectures import mlp
+from relucert.networks.network import Network
+from zoo import randomised
+
+
+@pytest.fixture(scope="module")
+def trained():
+    data = rc.dataset("digits")
+    net = Network(randomised(mlp((1, 8, 8), 10, [12, 10]), 1), (1, 8, 8)).train()
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    for _ in range(100):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(data.x_train), data.y_train).backward()
+        optimiser.step()
+    return net.eval()
+
+
+@pytest.fixture
+def asked(tmp_path, trained):
+    rc.save(trained, tmp_path / "net.safetensors")
+    return CertifyConfig(
+        model=tmp_path / "net.safetensors", data="digits", p=math.inf, eps=0.1, method="auto(nodes=200)", points=120,
+        batch=16, out=tmp_path / "records.jsonl",
+    )  # fmt: skip
+
+
+def facts(found):
+    return {record.index: (record.verdict, record.by) for record in found.records}
+
+
+def test_workers_and_batches_do_not_change_verdicts(asked, tmp_path):
+    alone = verdicts(asked)
+    assert alone.counts["robust"] > 0
+    assert alone.counts["vulnerable"] > 0
+    assert alone.counts["misclassified"] > 0
+    shared = verdicts(dataclasses.replace(asked, workers=2, batch=5, out=tmp_path / "shared.jsonl"))
+    assert facts(alone) == facts(shared)
+    assert sum(alone.by.values()) == sum(alone.counts.values()) == alone.points == 120
+    with RecordStore(tmp_path / "shared.jsonl") as store:
+        for record in shared.records:
+            if record.verdict == "vulnerable":
+                net, data = rc.load(asked.model), rc.dataset("digits")
+                witness = torch.from_numpy(store.array(record.key, "witness"))[None]
+                assert int(net.predict(witness)) != record.label
+                assert rc.Ball(math.inf, 0.1).contains(data.x_test[record.index][None], witness).all()
+
+
+def test_a_stopped_run_keeps_every_verdict_it_has_told_of(asked, tmp_path):
+    whole = verdicts(dataclasses.replace(asked, out=tmp_path / "whole.jsonl"))
+    heard = []
+
+    def tell(record, done, total):
+        assert total == 120
+        heard.append(record.index)
+        if len(heard) == 37:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verdicts(asked, tell)
+    with RecordStore(asked.records) as store:
+        assert sorted(record.index for record in store.records()) == sorted(heard)
+    assert facts(verdicts(asked)) == facts(whole)
+
+
+def test_clocks_are_said_to_have_stopped_a_search(asked):
+    late = verdicts(dataclasses.replace(asked, timeout=1e-9))
+    assert late.counts["robust"] == late.counts["vulnerable"] == 0
+    assert late.by["undecided (time)"] == late.counts["unknown"] > 0
+    never = verdicts(dataclasses.replace(asked, run_timeout=1e-9))
+    assert len(never.records) == 0
+    assert (never.broken_error, never.robust_error) == (0, 1)
+    assert len(verdicts(asked).records) == 120  # what was not reached has no record that would stand in the way
+
+
+def test_deciders_are_named_in_a_word(asked):
+    found = verdicts(dataclasses.replace(asked, method="crown", points=20))
+    assert set(map(decider, found.records)) <= {"prediction", "crown", "undecided (crown)"}
+
+
+def test_errors_of_workers_are_raised(asked):
+    with pytest.raises(InvalidInput, match="workers must be at least 1; found 0"):
+        dataclasses.replace(asked, workers=0)
+    with pytest.raises(InvalidInput, match="p must be 1 or inf for method mip"):
+        verdicts(dataclasses.replace(asked, p=2.0, eps=0.1, method="mip", workers=2))
