@@ -10,8 +10,10 @@ anew from the returned points, and those that do not change the decision count a
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +42,7 @@ def main() -> None:
     options.add_argument("--points", type=int, default=100)
     given = options.parse_args()
     try:
-        import foolbox  # pyright: ignore[reportMissingImports]
+        foolbox: Any = importlib.import_module("foolbox")
     except ModuleNotFoundError:
         print("attacks: skipped, for want of foolbox (pip install foolbox==3.3.4)")
         return
@@ -49,8 +51,8 @@ def main() -> None:
     y = net.predict(x)
     model = foolbox.PyTorchModel(net, bounds=(0, 1), device="cpu")
 
-    def theirs(attack: object) -> Callable[[], Tensor]:
-        return lambda: attack(model, x, y, epsilons=None)[1]  # type: ignore[operator]
+    def theirs(attack: Any) -> Callable[[], Tensor]:
+        return lambda: attack(model, x, y, epsilons=None)[1]
 
     def ours(method: str) -> Callable[[], Tensor]:
         return lambda: rc.minimal_attack(net, x, y, 2, method=method).x

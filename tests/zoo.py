@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from relucert.interop.loading import load
+from relucert.experiments.others import published as published
 from relucert.networks.architectures import cnn, fc1, mlp, resnet
 from relucert.networks.network import Network
 
@@ -136,12 +134,3 @@ def inputs(net: Network, count: int = 5, seed: int = 0) -> Tensor:
     """Random inputs in [0, 1] for a network."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, *net.input_shape, generator=generator, dtype=torch.float64).to(net.dtype)
-
-
-def published(path: Path) -> Network:
-    """A network trained by others: the authors' .mat, or the state of the paper's CNN or of an MLP 784-100-100-10."""
-    if path.suffix == ".mat":
-        return load(path)
-    module = mlp((1, 28, 28), 10, [100, 100]) if "mlp" in path.name else cnn((1, 28, 28), 10)
-    module.load_state_dict(load_file(path))
-    return Network(module, (1, 28, 28)).eval()

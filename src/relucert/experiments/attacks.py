@@ -73,6 +73,7 @@ def figures(name: str) -> dict[str, Any]:
     config = configurations()[name]
     net, data = load(config.folder), dataset(config.data)
     x, y = data.x_test[:POINTS], data.y_test[:POINTS]
+    assert config.radius is not None
     found: dict[str, Any] = {"broken": broken(net, x, y, Ball(config.p, config.radius))}
     if name in EXACT:
         found["ratios"] = ratios(net, x, config.p, EXACT[name])

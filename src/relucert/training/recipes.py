@@ -206,7 +206,7 @@ def tightening(scheme: str) -> Tightening:
 
 
 def default_decay(scheme: str) -> float | None:
-    """The last share of a run over which the rate falls: intervals are learned while the ball grows, and refined from then on."""
+    """The last share of a run over which the rate falls: intervals are learned while the ball grows, and refined after that."""
     return 1 - tightening(scheme).end if scheme in ("ibp", "crown-ibp") else None
 
 

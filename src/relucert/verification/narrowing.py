@@ -39,6 +39,8 @@ def narrow_radius(
     tol: float, limit: float,
 ) -> RadiusInterval:  # fmt: skip
     """The interval of every example, to a relative width of `tol` or after `limit` seconds, its share of its batch's."""
+    if len(x) == 0:
+        return search_radius(net, x, y, p, box, CROWN())
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     whole = Ball(p, math.inf, box)
     found = []
@@ -49,7 +51,7 @@ def narrow_radius(
         first = attacked(net, x[part], y[part], p, sides, first, "best")
         spent = (time.monotonic() - started) / len(part)
         found.append(_Narrowing(net, double, x[part], y[part], p, sides, method, tol, limit, first, spent).run())
-    return concatenate(found) if found else search_radius(net, x, y, p, box, CROWN())
+    return concatenate(found)
 
 
 class _Narrowing:

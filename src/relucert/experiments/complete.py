@@ -1,0 +1,165 @@
+"""Complete verification of networks with published exact results, and of those of `results/`.
+
+    python -m relucert.experiments.complete FOLDER [NAME ...]     # FOLDER has the networks of others; all, or some of the list
+
+Points are decided by `auto` in two processes; what is decided stays decided (`runs/records/`), so the list may be worked off in
+pieces. The networks of others are taken as float64, as the exact solvers of their publications did: then rounding takes no
+part in what is decided. The page is `results/complete.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relucert.core.atomic import write_atomically
+from relucert.core.errors import InvalidInput
+from relucert.core.records import Record
+from relucert.evaluation.certify import Verdicts, verdicts
+from relucert.evaluation.config import CertifyConfig
+from relucert.experiments.others import published
+from relucert.networks.checkpoints import save
+
+RESULTS, PAGE = Path("results") / "complete", Path("results") / "complete.md"
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One network, one ball, some points; `stated` is what was published about it."""
+
+    model: str
+    data: str = "mnist"
+    p: float = math.inf
+    eps: float = 0.1
+    points: int = 1000
+    timeout: float = 30.0
+    stated: str = ""
+
+
+CASES: dict[str, Case] = {
+    "lpd-mlp": Case(model="lpd_mlp_mnist.safetensors", points=10000, timeout=60.0, stated="14.45 % by MIP"),
+    "kw-fmnist": Case(model="kw_fmnist.safetensors", data="fmnist", timeout=120.0, stated="32.4 % by MIP"),
+    "wk17a-1000": Case(model="wk17a_mnist.safetensors", timeout=120.0),
+    "wk17a": Case(model="wk17a_mnist.safetensors", points=10000, timeout=120.0, stated="4.38 % by MIP"),
+    "universal-inf": Case(model="mmr_universal/mnist.mat"),
+    "universal-2": Case(model="mmr_universal/mnist.mat", p=2.0, eps=0.3),
+    "universal-1": Case(model="mmr_universal/mnist.mat", p=1.0, eps=1.0),
+    "fc1-at-30": Case(model="results/mnist-fc1-at-inf", points=30),
+    "fc1-plain-inf": Case(model="results/mnist-fc1-plain-inf", points=200),
+    "fc1-plain-2": Case(model="results/mnist-fc1-plain-inf", p=2.0, eps=0.3, points=200),
+    "fc1-at-inf": Case(model="results/mnist-fc1-at-inf", points=200),
+    "fc1-at-2": Case(model="results/mnist-fc1-at-2", p=2.0, eps=0.3, points=200),
+}
+UNION = ("universal-inf", "universal-2", "universal-1")
+STATED_UNION = "12.4 to 20.8 %"
+
+
+def checkpoint(case: Case, folder: Path) -> Path:
+    """The network of a case as a checkpoint of ours; that of others is made in float64."""
+    if case.model.startswith("results/"):
+        return Path(case.model)
+    source = folder / case.model
+    if not source.exists():
+        raise InvalidInput(f"FOLDER must hold {case.model}; found no such file in {folder}")
+    target = RUNS / "published" / f"{'-'.join(Path(case.model).with_suffix('').parts)}.safetensors"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save(published(source).double(), target)
+    return target
+
+
+def decided(name: str, folder: Path) -> Verdicts:
+    """Decide the points of a case and keep the summary."""
+    case = CASES[name]
+    records = RUNS / "records" / f"complete-{name.removesuffix('-1000')}.jsonl"
+    records.parent.mkdir(parents=True, exist_ok=True)
+    config = CertifyConfig(
+        model=checkpoint(case, folder), data=case.data, p=case.p, eps=case.eps, points=case.points, method="auto",
+        timeout=case.timeout, workers=2, batch=50, out=records,
+    )  # fmt: skip
+
+    def tell(record: Record, done: int, total: int) -> None:
+        if sys.stderr.isatty() or done % 100 == 0:
+            print(f"\r{name}: {done} of {total}", end="", file=sys.stderr, flush=True)
+
+    found = verdicts(config, tell)
+    open_ = [record.index for record in found.records if record.verdict == "unknown"]
+    summary = {**found.summary(), "undecided": open_}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_atomically(RESULTS / f"{name}.json", json.dumps(summary, indent=2) + "\n")
+    if name in UNION:
+        proved = [record.index for record in found.records if record.verdict == "robust"]
+        broken = [record.index for record in found.records if record.verdict in ("vulnerable", "misclassified")]
+        write_atomically(RESULTS / f"{name}-points.json", json.dumps({"proved": proved, "broken": broken}) + "\n")
+    print(
+        f"\r{name}: robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points, "
+        f"{len(open_)} undecided, {found.seconds:.0f} s"
+    )
+    return found
+
+
+def union() -> tuple[float, float] | None:
+    """Lower and upper bound of the robust error over the balls of all three norms together."""
+    files = [RESULTS / f"{name}-points.json" for name in UNION]
+    if not all(file.exists() for file in files):
+        return None
+    known = [json.loads(file.read_text()) for file in files]
+    points = CASES[UNION[0]].points
+    broken = set().union(*(one["broken"] for one in known))
+    proved = set(known[0]["proved"]).intersection(*(one["proved"] for one in known[1:]))
+    return len(broken) / points, 1 - len(proved) / points
+
+
+def page() -> str:
+    """All that is known, as Markdown."""
+    lines = [
+        "# Complete verification",
+        "",
+        "Written by `python -m relucert.experiments.complete FOLDER`, where FOLDER has the networks of others. Robust error: "
+        "from the share of points that are misclassified or have a witness, to that of points that are misclassified or not "
+        "proved. Undecided: neither, in the seconds that one point may take. Seconds are the sum over points, of two "
+        "processes.",
+        "",
+        "| case | network | data | norm, eps | points | limit | robust error | stated | undecided | seconds | decided by |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, case in CASES.items():
+        file = RESULTS / f"{name}.json"
+        if not file.exists():
+            continue
+        one: dict[str, Any] = json.loads(file.read_text())
+        low, high = f"{one['broken_error']:.2%}", f"{one['robust_error']:.2%}"
+        by = ", ".join(f"{stage} {count}" for stage, count in one["by"].items())
+        cells = [
+            name, case.model, case.data, f"l_{case.p:g}, {case.eps:g}", str(one["points"]), f"{case.timeout:g} s",
+            low if low == high else f"{low} to {high}", case.stated, str(len(one["undecided"])), f"{one['seconds']:.0f}",
+            by,
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    if (ends := union()) is not None:
+        lines += [
+            "",
+            f"mmr_universal/mnist, l_inf 0.1, l2 0.3 and l1 1 together: robust error {ends[0]:.1%} to {ends[1]:.1%} (stated: "
+            f"{STATED_UNION}).",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Decide what is asked for, or everything, and write the page."""
+    if not arguments or not Path(arguments[0]).is_dir() or not set(arguments[1:]) <= set(CASES):
+        raise InvalidInput(
+            f"usage: FOLDER [NAME ...], where NAME is one of {', '.join(CASES)}; found {' '.join(arguments)!r}"
+        )
+    for name in arguments[1:] or CASES:
+        decided(name, Path(arguments[0]))
+        write_atomically(PAGE, page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
