@@ -31,6 +31,7 @@ from relucert.core.properties import against, class_stays
 from relucert.core.results import Certificate, concatenate
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d
 from relucert.verification.auto import Auto
 from relucert.verification.bab import BaB
 from relucert.verification.cascade import Piece, Tell
@@ -91,7 +92,7 @@ def decide(
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     stages: Sequence[Method] = (method,)
     if isinstance(method, Auto):
-        stages = method.stages(float(ball.p))
+        stages = method.stages(float(ball.p), pools=any(isinstance(node.op, MaxPool2d) for node in net.switches))
         if targets is not None:  # these two know nothing of targets
             stages = [stage for stage in stages if not isinstance(stage, Region | FixedAttack)]
     found = []
