@@ -32,6 +32,7 @@ from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
+from relucert.verification.leaf_store import LeafStore
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import News, Outcome
 
@@ -40,8 +41,8 @@ from relucert.verification.outcome import News, Outcome
 class BaB(Method):
     """At most `nodes` sub-problems a point; `batch` of them are bounded together, with `steps` of climbing each.
 
-    `candidates` units are tried before each split. Networks with max pools are split at their ReLUs only: what remains there
-    is UNKNOWN.
+    `candidates` units are tried before each split. Where open leaves take more than `memory` bytes, the point with most of them
+    is given up. Networks with max pools are split at their ReLUs only: what remains there is UNKNOWN.
     """
 
     name = "bab"
@@ -52,10 +53,11 @@ class BaB(Method):
     candidates: int = 4
     width: int = 32
     budget: int = BUDGET
+    memory: int = 2 * 2**30
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("nodes", "batch", "candidates", "width"):
+        for name in ("nodes", "batch", "candidates", "width", "memory"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of bab must be at least 1; found {getattr(self, name)}")
         if self.steps < 0:
@@ -97,7 +99,7 @@ class _Search:
         self.told, self.stuck = self.given_up.clone(), self.given_up.clone()
         self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
         self.shapes = [node.shape for node in self.relus]
-        self.pool, self.arrived = _Pool(), 0
+        self.arrived = 0
         self.problems: list[_Problem] = []
 
     def run(self, news: News | None = None) -> Outcome:
@@ -111,6 +113,7 @@ class _Search:
             self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
             self._tell(news)
             turns = deque(range(len(self.problems)))
+            points = sorted({problem.point for problem in self.problems})
             while (started := time.monotonic()) < self.deadline:
                 chosen = self._chosen(turns)
                 if not chosen:
@@ -120,6 +123,8 @@ class _Search:
                 share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
                 self.found.seconds += (time.monotonic() - started) * share / share.sum()
                 self._tell(news)
+                if self.store.size() > self.method.memory:
+                    self.given_up[max(points, key=self.store.size)] = True
             else:
                 self.found.timed |= ~(self.found.proved | self.found.broken | self.given_up)
         finally:
@@ -144,6 +149,8 @@ class _Search:
         goal = error + self.needed
         open_ = ~(margins > goal)
         self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
+        unstable = {node.index: self.units.inputs[node.index].unstable for node in self.relus}
+        self.store = LeafStore(self.relus, unstable, self.x.dtype)
         places = open_.nonzero()
         self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
@@ -183,7 +190,8 @@ class _Search:
         self._try(found.point, owner)
         lost = ~(found.margin > self.goal[which]) & ~self.found.broken[owner]
         places = lost.nonzero()[:, 0]
-        slots = self.pool.add(_packed(signs, found.slopes, found.betas, found.units, places))
+        kept = [{i: value[places] for i, value in part.items()} for part in (signs, found.slopes, found.betas)]
+        slots = self.store.add(owner[places], kept[0], kept[1], kept[2], found.units[places]) if len(places) else []
         for place, slot in zip(places.tolist(), slots, strict=True):
             self.arrived += 1
             leaf = (float(found.margin[place]), self.arrived, slot)
@@ -216,7 +224,7 @@ class _Search:
             if (late or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
                 self.given_up[point], self.found.timed[point] = True, late
             if self.found.broken[point] or self.found.proved[point] or self.given_up[point]:
-                self.pool.free([slot for _, _, slot in problem.leaves])
+                self.store.forget(point)
                 problem.leaves.clear()
                 continue
             if not problem.leaves:
@@ -238,8 +246,7 @@ class _Search:
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen leaf in two and bound both."""
-        signs, slopes, betas, units = self._unpacked(slots)
-        self.pool.free(slots.tolist())
+        signs, slopes, betas, units = self.store.take(self.owner[which], slots)
         whole = units[:, 0] < 0
         if bool(whole.any()):
             self._finish(
@@ -300,57 +307,3 @@ class _Search:
             node.index: part.reshape(-1, *node.shape)
             for node, part in zip(self.relus, every.split(sizes, 1), strict=True)
         }
-
-    def _unpacked(self, slots: Tensor) -> tuple[Signs, Numbers, Numbers, Tensor]:
-        stored = self.pool.take(slots)
-        parts = [
-            {node.index: stored[f"{kind}{node.index}"] for node in self.relus} for kind in ("signs", "slopes", "betas")
-        ]
-        signs, slopes, betas = parts[0], *({i: value.to(self.x) for i, value in part.items()} for part in parts[1:])
-        return signs, slopes, betas, stored["units"]
-
-
-def _packed(signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor, places: Tensor) -> dict[str, Tensor]:
-    """What is kept of leaves: any slopes and multipliers give bounds, so half precision will do for where to start."""
-    kept = {"units": units[places]}
-    for kind, part, dtype in (
-        ("signs", signs, None),
-        ("slopes", slopes, torch.float16),
-        ("betas", betas, torch.float32),
-    ):
-        for index, value in part.items():
-            kept[f"{kind}{index}"] = value[places] if dtype is None else value[places].to(dtype)
-    return kept
-
-
-class _Pool:
-    """Rows of tensors that come and go; the place of a row that has gone is used again."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Tensor] = {}
-        self.unused: list[int] = []
-
-    def add(self, new: dict[str, Tensor]) -> list[int]:
-        """Store rows and return their slots."""
-        count = len(next(iter(new.values())))
-        if len(self.unused) < count:
-            size = len(next(iter(self.rows.values()))) if self.rows else 0
-            more = max(count, size, 64)
-            for key, value in new.items():
-                empty = value.new_empty(more, *value.shape[1:])
-                self.rows[key] = torch.cat([self.rows[key], empty]) if key in self.rows else empty
-            self.unused += range(size, size + more)
-        slots = [self.unused.pop() for _ in range(count)]
-        if count:
-            place = torch.tensor(slots)
-            for key, value in new.items():
-                self.rows[key][place] = value
-        return slots
-
-    def take(self, slots: Tensor) -> dict[str, Tensor]:
-        """The rows of slots."""
-        return {key: value[slots] for key, value in self.rows.items()}
-
-    def free(self, slots: list[int]) -> None:
-        """Forget rows."""
-        self.unused += slots
