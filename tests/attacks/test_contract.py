@@ -148,6 +148,14 @@ class TestOddInputs:
         self.run(net, x, y, method)
         assert len(self.run(net, x[:0], y[:0], method)) == 0
 
+    def test_batches_of_one_class(self, method):
+        net = network("fc1", torch.float32)
+        x = inputs(net, 40)
+        y = net.predict(x)
+        same = x[y == y.mode().values][:4]
+        assert len(same) > 1
+        self.run(net, same, None, method)
+
     def test_a_batch_that_is_misclassified_as_a_whole(self, method):
         net = network("fc1")
         x, y = asked(net, 3, mistaken=False)

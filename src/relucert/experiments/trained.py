@@ -39,7 +39,7 @@ LADDERS: dict[str, tuple[float, int]] = {
     "mnist-cnn-kw-inf": (math.inf, POINTS),
     "mnist-cnn-ibp-inf": (math.inf, POINTS),
     "mnist-cnn-plain-inf": (2.0, 100),
-    "mnist-cnn-at-inf": (2.0, 100),
+    "mnist-cnn-at-inf": (2.0, 50),
     "mnist-cnn-spectral-2": (2.0, POINTS),
 }
 METHODS = {math.inf: ("ibp", "kw", "crown", "alpha"), 2.0: ("crown", "alpha", "lipschitz", "sdp")}
