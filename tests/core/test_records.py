@@ -111,8 +111,8 @@ def test_resealing_nothing_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"schema": 2}, InvalidInput, r"schema must be 1, found 2"),
-        ({"schema": 2, "news": 3}, InvalidInput, r"schema must be 1, found 2"),
+        ({"schema": 3}, InvalidInput, r"schema must be at most 2, found 3"),
+        ({"schema": 3, "news": 3}, InvalidInput, r"schema must be at most 2, found 3"),
         ({"news": 3}, DamagedData, r"wrong fields: news"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
@@ -255,3 +255,9 @@ def test_a_record_does_not_change_with_what_it_was_made_of():
 @given(record=any_record())
 def test_records_can_be_sent_to_another_process(record):
     assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_lines_of_the_first_schema_are_read():
+    record = Record(model="5f1e", data="digits", split="test", index=7, ball=ball_fields(2, 0.5), method="ibp")
+    old = record.to_line().replace('"schema":2', '"schema":1').replace('"by":null,', "")
+    assert Record.from_line(reseal(old)) == record

@@ -180,7 +180,7 @@ def test_recipes():
     assert TrainConfig(data="mnist", scheme="rs").settings.l1 == 2e-5
     assert TrainConfig(data="mnist", scheme="rs").to_json()["train_eps"] == 0.1
     assert tightening("kw").at(0.0) == (0.1, 0.0)
-    assert tightening("crown-ibp").at(1.0) == (1.0, 0.5)
+    assert tightening("crown-ibp").at(1.0) == (1.0, 0.0)
     with pytest.raises(InvalidInput, match="p must be 2 for scheme spectral"):
         TrainConfig(scheme="spectral")
     with pytest.raises(InvalidInput, match="eps must be given for p=3"):

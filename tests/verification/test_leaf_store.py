@@ -13,7 +13,7 @@ def test_leaves_come_back_at_open_units():
     relus = list(net.switches)
     generator = torch.Generator().manual_seed(0)
     unstable = {node.index: torch.rand(3, *node.shape, generator=generator) < 0.5 for node in relus}
-    store = LeafStore(relus, unstable, torch.float64)
+    store = LeafStore(relus, unstable, 3, torch.float64)
     owner = torch.tensor([2, 0, 2, 1, 0])
 
     def drawn(low, high):

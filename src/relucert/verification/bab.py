@@ -150,7 +150,7 @@ class _Search:
         open_ = ~(margins > goal)
         self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
         unstable = {node.index: self.units.inputs[node.index].unstable for node in self.relus}
-        self.store = LeafStore(self.relus, unstable, self.x.dtype)
+        self.store = LeafStore(self.relus, unstable, len(self.x), self.x.dtype)
         places = open_.nonzero()
         self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
         self.problems = [_Problem(point, row) for point, row in places.tolist()]

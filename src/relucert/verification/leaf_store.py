@@ -20,11 +20,12 @@ KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float
 class LeafStore:
     """Leaves by point and slot; the slot of a leaf that was taken is used again."""
 
-    def __init__(self, relus: list[Node], unstable: dict[int, Bool[Tensor, " points *shape"]], dtype: torch.dtype):
+    def __init__(
+        self, relus: list[Node], unstable: dict[int, Bool[Tensor, " points *shape"]], points: int, dtype: torch.dtype
+    ):
         self.relus, self.dtype = relus, dtype
         self.sizes = [math.prod(node.shape) for node in relus]
-        flat = [unstable[node.index].flatten(1) for node in relus]
-        self.open = [row.nonzero()[:, 0] for row in torch.cat(flat, 1)] if flat else []
+        self.open = [row.nonzero()[:, 0] for row in self._flat(unstable, points)]
         self.rows: dict[int, _Rows] = {}
 
     def add(
@@ -33,7 +34,8 @@ class LeafStore:
     ) -> list[int]:  # fmt: skip
         """Keep leaves of the points `owner`, with the units that are worth a split; their slots."""
         slots = [0] * len(owner)
-        every = {"signs": self._flat(signs), "slopes": self._flat(slopes), "betas": self._flat(betas)}
+        parts = {"signs": signs, "slopes": slopes, "betas": betas}
+        every = {kind: self._flat(part, len(owner)) for kind, part in parts.items()}
         for point in owner.unique().tolist():
             places = (owner == point).nonzero()[:, 0]
             new = {kind: every[kind][places][:, self.open[point]].to(dtype) for kind, dtype in KINDS}
@@ -70,8 +72,11 @@ class LeafStore:
         chosen = self.rows.values() if point is None else [self.rows[point]] if point in self.rows else []
         return sum(rows.size for rows in chosen)
 
-    def _flat(self, part: dict[int, Tensor]) -> Tensor:
-        return torch.cat([part[node.index].flatten(1) for node in self.relus], 1)
+    def _flat(self, part: dict[int, Tensor], count: int) -> Tensor:
+        """All units in a row, of a network without any none."""
+        return torch.cat(
+            [torch.zeros(count, 0, dtype=torch.bool), *(part[node.index].flatten(1) for node in self.relus)], 1
+        )
 
     def _parts(self, every: Tensor) -> dict[int, Tensor]:
         pieces = zip(self.relus, every.split(self.sizes, 1), strict=True)
