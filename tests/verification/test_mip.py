@@ -231,7 +231,7 @@ def test_a_solver_that_is_wrong_is_found_out_by_a_witness(monkeypatch):
     net = network("fc deep")
     x = inputs(net, 3)
     monkeypatch.setattr(HiGHS, "minimise", lambda self, problem, **_: Answer("optimal", 1.0, None))
-    with pytest.raises(Contradiction, match=r"mip.* proves the radius .*, but a witness is at"):
+    with pytest.raises(Contradiction, match=r"mip.* certifies the radius .*, but a witness is at"):
         rc.radius(net, x, p=math.inf, method="mip")
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import relucert as rc
-from relucert.core.errors import InvalidInput
+from relucert.core.errors import Contradiction, InvalidInput
+from relucert.verification import narrowing
+from relucert.verification.outcome import Outcome
 from zoo import inputs, network
 
 
@@ -70,3 +72,20 @@ def test_attacks_lower_upper_ends_and_never_contradict_proofs(p):
     assert bool((net.predict(helped.witness) != net.predict(x)).all())
     with pytest.raises(InvalidInput, match="method must be one of"):
         rc.radius(net, x, p=p, attack="pgd")
+
+
+def test_a_proof_beyond_a_witness_is_refused(monkeypatch):
+    net = network("fc deep", torch.float32)
+    x = inputs(net, 4)
+
+    def wrong(net, double, x, ball, asked, method, **limits):
+        found = Outcome.nothing(x)
+        found.proved |= True
+        return found
+
+    # The witness is moved in between the rounds: what was proved then holds a point of another class.
+    real = narrowing.refuse_contradictions
+    monkeypatch.setattr(narrowing, "branch_and_bound", wrong)
+    monkeypatch.setattr(narrowing, "refuse_contradictions", lambda low, high, *rest: real(low, 0.99 * high, *rest))
+    with pytest.raises(Contradiction, match=r"bab.* certifies the radius"):
+        rc.radius(net, x, p=2, method="bab", tol=1e-4)

@@ -158,8 +158,9 @@ class _State:
         self._decide(index[which], Verdict.ROBUST, method)
 
     def broken(self, index: Tensor, which: Tensor, points: Tensor, method: str) -> None:
-        """Take over witnesses."""
+        """Take over witnesses; a margin that is proved, but not by as much as rounding asks for, is none of the network's."""
         self.witness[index[which]] = points[which]
+        self.margin[index[which]] = self.margin[index[which]].clamp(max=0.0)
         self._decide(index[which], Verdict.VULNERABLE, method)
 
     def stopped(self, index: Tensor) -> None:

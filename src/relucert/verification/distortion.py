@@ -28,7 +28,6 @@ from relucert.bounding.crown import CROWN
 from relucert.bounding.intervals import Interval
 from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.core.ball import Ball
-from relucert.core.errors import Contradiction
 from relucert.core.methods import spec
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
@@ -43,6 +42,7 @@ from relucert.verification.mip import MIP
 from relucert.verification.program import SLACK, Program
 from relucert.verification.solver import Problem, Solver, allowance
 from relucert.verification.tightening import LinearPrograms
+from relucert.verification.upper import refuse_contradictions
 
 BATCH = 100
 
@@ -85,13 +85,17 @@ def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides:
     known += [] if solved.witness is None else [(solved.upper, solved.witness)]
     every = torch.stack([distance for distance, _ in known])
     nearest = every.argmin(0)
-    lower[open_] = torch.maximum(lower[open_], solved.lower)
     upper[open_] = every.amin(0)
+    refuse_contradictions(solved.lower, upper[open_], solved.method)
+    # The theorem speaks of real arithmetic: in float32 it is cut back to a witness, and then not exact.
+    proved = torch.maximum(lower[open_], solved.lower)
+    lower[open_] = torch.minimum(proved, upper[open_])
+    cut = torch.zeros(len(x), dtype=torch.bool)
+    cut[open_] = ~meets(upper[open_], proved)
     witness[open_] = torch.stack([points for _, points in known])[nearest, torch.arange(len(open_))]
     seconds[open_] += solved.seconds
     seconds += (time.perf_counter() - started - float(seconds.sum())) / len(x)
-    _refuse_contradictions(lower, upper, spec(method))
-    exact = meets(lower, upper) & (upper.isfinite() | lower.isinf())
+    exact = meets(lower, upper) & ~cut & (upper.isfinite() | lower.isinf())
     return RadiusInterval(lower, upper, exact, witness, seconds.clamp(min=0), [spec(method)] * len(x))
 
 
@@ -101,17 +105,6 @@ def _reach(x: Tensor, p: float, box: Any) -> Tensor:
         return torch.full((len(x),), math.inf, dtype=torch.float64)
     lower, upper = (side.double() for side in box)
     return norm(torch.maximum(x.double() - lower, upper - x.double()), p) * (1 + 1e-9)
-
-
-def _refuse_contradictions(lower: Tensor, upper: Tensor, method: str) -> None:
-    """Refuse to answer where a witness is nearer than what is proved."""
-    gap = lower > upper
-    if bool(gap.any()):
-        at = int(gap.nonzero()[0])
-        raise Contradiction(
-            f"example {at}: {method} proves the radius {float(lower[at])}, but a witness is at {float(upper[at])}; this is a "
-            "fault of relucert or of the solver, please report it with the network"
-        )
 
 
 @torch.no_grad()
@@ -154,7 +147,7 @@ def minimal_distortion(
     found = torch.where(everything, math.inf, lower / (1 + 1e-12))
     found = torch.where(witnesses.distance.isinf(), found, torch.minimum(found, start))
     found = -cast_up(-found, x.dtype)
-    _refuse_contradictions(found, witnesses.distance, spec(method))
+    refuse_contradictions(found, witnesses.distance, [spec(method)] * len(x))
     exact = meets(found, witnesses.distance) & (witnesses.distance.isfinite() | found.isinf())
     return RadiusInterval(
         found, witnesses.distance, exact, witnesses.point, seconds.to(x.dtype), [spec(method)] * len(x)
