@@ -10,7 +10,7 @@ import pytest
 from relucert.geometry.certificates import certified_distances
 from relucert.geometry.farkas import certified_empties
 from relucert.geometry.interior import pushed_inside
-from relucert.geometry.least_distances import least_distances
+from relucert.geometry.least_distances import _combination, least_distances
 from relucert.geometry.polytope import polytope_distance
 
 
@@ -95,3 +95,10 @@ def test_pushed_inside() -> None:
     assert bool(((found[:2] > 1e-7) & (found[:2] < 1 - 1e-7)).all())
     edge = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     assert pushed_inside(np.zeros(3), np.array([0.0, 0.0, 1.0]), edge, np.zeros(2), box) is None
+
+
+def test_repeated_columns_have_a_combination() -> None:
+    """Where one problem's Gram matrix is singular, it and its neighbours are solved all the same."""
+    gram = np.array([[[1.0, 1.0], [1.0, 1.0]], [[2.0, 0.0], [0.0, 4.0]]])
+    target = np.array([[[2.0], [2.0]], [[2.0], [4.0]]])
+    np.testing.assert_allclose(_combination(gram, target), np.ones((2, 2, 1)), rtol=1e-12)

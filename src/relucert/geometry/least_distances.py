@@ -140,9 +140,17 @@ def _least_squares(system: Array, used: NDArray[np.bool_]) -> Array:
     diagonal = np.arange(limit)
     gram[:, diagonal, diagonal] += np.where(real, 1e-15, 1.0)
     target = -columns[..., -1]
-    solved = np.linalg.solve(gram, target[..., None])
+    solved = _combination(gram, target[..., None])
     again = target[..., None] - columns @ (columns.transpose(0, 2, 1) @ solved)
-    solved = (solved + np.linalg.solve(gram, again))[..., 0] * real
+    solved = (solved + _combination(gram, again))[..., 0] * real
     out = np.zeros(used.shape)
     np.put_along_axis(out, order, solved, 1)
     return out
+
+
+def _combination(gram: Array, target: Array) -> Array:
+    """Return gram^-1 target, by the pseudo-inverse where a column that is a multiple of another leaves no inverse."""
+    try:
+        return np.linalg.solve(gram, target)
+    except np.linalg.LinAlgError:
+        return np.linalg.pinv(gram, hermitian=True) @ target
