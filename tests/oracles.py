@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp, minimize, nnls
 from torch import Tensor, nn
 
+from relucert.core.ball import Ball
+from relucert.core.norms import norm
+from relucert.core.properties import Property
 from relucert.networks.affine import Affine
 from relucert.networks.architectures import cnn, mlp, resnet
 from relucert.networks.network import Network
@@ -601,3 +604,28 @@ def tiny(name: str, dtype: torch.dtype = torch.float64) -> Network:
 def small_fc(shape: tuple[int, ...], widths: list[int], classes: int, seed: int, dtype: torch.dtype = torch.float64):
     """A random fully connected network."""
     return Network(randomised(mlp(shape, classes, widths), seed).to(dtype), shape).eval()
+
+
+def least_margins(net: Network, x: Tensor, ball: Ball, asked: Property, starts: int = 8, steps: int = 8) -> Tensor:
+    """The smallest margins (batch, specs) that sampling and projected gradient descent from many starts find in the ball."""
+    generator, specs = torch.Generator().manual_seed(3), asked.rows.shape[1]
+    points = ball.sample(x, generator, 300)
+    logits = net(points.flatten(0, 1)).reshape(len(x), 300, -1)
+    sampled = asked.margins(logits.transpose(0, 1)).detach()
+    best = sampled.amin(0)
+    first = sampled.topk(starts, dim=0, largest=False).indices  # the worst samples of every row are where it starts
+    pick = first.permute(1, 2, 0)
+    z = points[torch.arange(len(x))[:, None, None], pick].flatten(0, 2)
+    owner = torch.arange(len(x)).repeat_interleave(specs * starts)
+    rows = asked.rows[:, :, None].expand(-1, -1, starts, -1).flatten(0, 2)
+    offsets = asked.offsets[:, :, None].expand(-1, -1, starts).flatten()
+    centre, balls = x[owner], ball.restrict(owner)
+    size = float(norm(z - centre, 2).amax())
+    for step in range(steps):
+        z = z.detach().requires_grad_()
+        margins = (rows * net(z)).sum(1) + offsets
+        best = torch.minimum(best, margins.detach().reshape(len(x), specs, starts).amin(2))
+        (gradient,) = torch.autograd.grad(margins.sum(), z)
+        length = norm(gradient, 2).clamp(min=1e-30).reshape(-1, *[1] * (x.dim() - 1))
+        z = balls.project(centre, z.detach() - size * 0.8**step * gradient / length)
+    return best

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relucert.core.properties import Property, class_stays
 from relucert.experiments.others import published as published
 from relucert.networks.architectures import cnn, fc1, mlp, resnet
 from relucert.networks.network import Network
@@ -134,3 +135,10 @@ def inputs(net: Network, count: int = 5, seed: int = 0) -> Tensor:
     """Random inputs in [0, 1] for a network."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, *net.input_shape, generator=generator, dtype=torch.float64).to(net.dtype)
+
+
+def problem(name: str, count: int = 3) -> tuple[Network, Tensor, Property]:
+    """A network of the zoo, inputs, and the question whether its classes stay."""
+    net = network(name)
+    x = inputs(net, count)
+    return net, x, class_stays(net.predict(x), net.classes, dtype=torch.float64)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from relucert.bounding.ibp import IBP as IBP
     from relucert.bounding.kw import KW as KW
     from relucert.bounding.lipschitz import Lipschitz as Lipschitz
+    from relucert.bounding.moments import Moments as Moments
     from relucert.bounding.sdp import SDP as SDP
     from relucert.core.ball import Ball as Ball
     from relucert.core.errors import RelucertError as RelucertError
@@ -74,6 +75,7 @@ _HOME = {
     "KW": "relucert.bounding.kw",
     "Lipschitz": "relucert.bounding.lipschitz",
     "MIP": "relucert.verification.mip",
+    "Moments": "relucert.bounding.moments",
     "Network": "relucert.networks.network",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",

@@ -65,12 +65,12 @@ def norm_bounds(
     across = scaled.abs().sum(2).amax(1) * scaled.abs().sum(1).amax(1) * (1 + gamma(rows + columns + 4))
     gram = scaled @ scaled.mT if rows <= columns else scaled.mT @ scaled
     gram = gram.tril() + gram.tril(-1).mT  # rounding may have left it unsymmetric
-    top = _top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
+    top = top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
     bound = torch.minimum(torch.minimum(squares, across), top).sqrt() * scale
     return torch.where(finite, (bound + error) * (1 + 16 * _UNIT), torch.full_like(bound, math.inf))
 
 
-def _top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch"]:
+def top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch"]:
     """Upper bounds on the largest eigenvalues of symmetric matrices; infinite where no proof was found."""
     side = gram.shape[-1]
     found, estimate = gram.new_full((len(gram),), math.inf), _estimates(gram)
@@ -231,7 +231,7 @@ def to_roots(graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"])
 @torch.no_grad()
 def affine_part(graph: Graph, node: int) -> AffinePart | None:
     """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
-    inside, roots = _reached(graph, node)
+    inside, roots = reached(graph, node)
     shape, sizes = graph[node].shape, {index: math.prod(graph[index].shape) for index in [*inside, *roots]}
     if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
         return None
@@ -262,7 +262,7 @@ def _affine(graph: Graph, index: int) -> Affine:
     return op
 
 
-def _reached(graph: Graph, node: int) -> tuple[list[int], list[int]]:
+def reached(graph: Graph, node: int) -> tuple[list[int], list[int]]:
     """The affine nodes that a node is made of, itself included, and the roots that they read."""
     inside, roots, stack = set(), set(), [node]
     while stack:

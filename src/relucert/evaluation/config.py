@@ -119,7 +119,8 @@ class CertifyConfig:
     eps: float | None = None
     """Their radius in pixels; by default the paper's for the data set and the norm."""
     method: str = "crown"
-    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, bab, mip, auto."""
+    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, moments,
+    bab, mip, auto."""
     timeout: float | None = None
     """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: no limit."""
     run_timeout: float | None = None

@@ -23,6 +23,7 @@ from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
 from relucert.bounding.kw import KW
 from relucert.bounding.lipschitz import Lipschitz
+from relucert.bounding.moments import Moments
 from relucert.bounding.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -39,6 +40,7 @@ from relucert.verification.mip import MIP
 
 BOUNDING: dict[str, type[Method]] = {
     "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,
+    "moments": Moments,
 }  # fmt: skip
 CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
@@ -92,7 +94,8 @@ def decide(
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     stages: Sequence[Method] = (method,)
     if isinstance(method, Auto):
-        stages = method.stages(float(ball.p), pools=any(isinstance(node.op, MaxPool2d) for node in net.switches))
+        pools = any(isinstance(node.op, MaxPool2d) for node in net.switches)
+        stages = method.stages(float(ball.p), pools=pools, single=Moments.whole(net))
         if targets is not None:  # these two know nothing of targets
             stages = [stage for stage in stages if not isinstance(stage, Region | FixedAttack)]
     found = []
