@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from relucert.core.errors import InvalidInput
+from relucert.core.records import Record, ball_fields
 from relucert.experiments import complete
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -26,6 +27,32 @@ def test_the_union_is_broken_by_any_and_proved_by_all(tmp_path, monkeypatch):
     for name, proved, broken in zip(complete.UNION, ([1, 2, 3], [2, 3, 4], [2, 3]), ([5], [5, 6], [7]), strict=True):
         (tmp_path / f"{name}-points.json").write_text(json.dumps({"proved": proved, "broken": broken}))
     assert complete.union() == (3 / 1000, 1 - 2 / 1000)
+
+
+def test_stages_add_up_to_the_ends_of_the_robust_error(monkeypatch, tmp_path) -> None:
+    """Points are counted by who decided them, in the order of the cascade, and the page adds them up."""
+    decided = [("crown", "robust"), ("prediction", "misclassified"), ("bab(nodes=9)", "robust"), ("pgd", "vulnerable"),
+               ("crown", "robust"), ("stopped by the clock: bab", "unknown")]  # fmt: skip
+    records = [
+        Record(model="m", data="mnist", split="test", index=index, ball=ball_fields(2, 0.3, (0, 1)), method="auto",
+               verdict=verdict, by=by)
+        for index, (by, verdict) in enumerate(decided)
+    ]  # fmt: skip
+    found = complete.stages(records)
+    assert list(found.items()) == [
+        ("prediction", {"robust": 0, "broken": 1}),
+        ("pgd", {"robust": 0, "broken": 1}),
+        ("crown", {"robust": 2, "broken": 0}),
+        ("bab", {"robust": 1, "broken": 0}),
+    ]
+    monkeypatch.setattr(complete, "RESULTS", tmp_path)
+    open_ = [{"index": 5, "unstable": 70, "bound": -0.25, "seconds": 30.0}]
+    one = {"points": 6, "stages": found, "open": open_, "broken_error": 2 / 6, "robust_error": 0.5, "by": {}}
+    (tmp_path / "fc1-at-2.json").write_text(json.dumps({**one, "undecided": [5], "seconds": 31.0}))
+    lines = complete.page().splitlines()
+    assert "| fc1-at-2 | pgd | 0 | 1 | 33.3% to 100.0% | 66.7% |" in lines
+    assert "| fc1-at-2 | bab | 1 | 0 | 33.3% to 50.0% | 16.7% |" in lines
+    assert "| fc1-at-2 | 5 | 70 | -0.250 | 30 |" in lines
 
 
 @pytest.mark.skipif(not (RESULTS / "complete.md").exists(), reason="no figures of complete verification here")

@@ -119,7 +119,11 @@ def test_planted_counterexamples_are_never_robust(factor: float, method: str) ->
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [(name, method) for method in sorted(BOUNDING) for name in (NETWORKS if method not in LONGER else ("fc", "max pool"))],
+    [
+        (name, method)
+        for method in sorted(BOUNDING)
+        for name in (NETWORKS if method not in LONGER else ("fc", "max pool"))
+    ],
 )
 def test_radii_are_certified_and_near_what_can_be(name: str, method: str) -> None:
     net = network(name)

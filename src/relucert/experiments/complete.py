@@ -12,17 +12,23 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relucert.core.atomic import write_atomically
+from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.records import Record
+from relucert.data import dataset
 from relucert.evaluation.certify import Verdicts, verdicts
 from relucert.evaluation.config import CertifyConfig
 from relucert.experiments.others import published
+from relucert.interop.loading import load
 from relucert.networks.checkpoints import save
+from relucert.verification.auto import Auto
+from relucert.verification.bounds import bounds
 
 RESULTS, PAGE = Path("results") / "complete", Path("results") / "complete.md"
 RUNS = Path("runs")
@@ -89,7 +95,9 @@ def decided(name: str, folder: Path) -> Verdicts:
 
     found = verdicts(config, tell)
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
-    summary = {**found.summary(), "undecided": open_}
+    summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
+    if case.model.startswith("results/") and open_:
+        summary["open"] = unproved(found.records, config)
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS / f"{name}.json", json.dumps(summary, indent=2) + "\n")
     if name in UNION:
@@ -100,6 +108,30 @@ def decided(name: str, folder: Path) -> Verdicts:
         f"\r{name}: robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points, "
         f"{len(open_)} undecided, {found.seconds:.0f} s"
     )
+    return found
+
+
+def stages(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """How many points each method proved and broke, in the order of the cascade; prediction breaks what is misclassified."""
+    order = ("prediction", *(stage.name for stage in Auto().stages(2.0, pools=True, single=True)))
+    counts: dict[str, dict[str, int]] = {}
+    for record in records:
+        if record.by is not None and record.verdict != "unknown":
+            one = counts.setdefault(record.by.split("(")[0], {"robust": 0, "broken": 0})
+            one["robust" if record.verdict == "robust" else "broken"] += 1
+    return {name: counts[name] for name in sorted(counts, key=order.index)}
+
+
+def unproved(records: Sequence[Record], config: CertifyConfig) -> list[dict[str, float]]:
+    """The points that are open: number, units that may switch by CROWN, the bound at the stop, and the seconds."""
+    net, data = load(config.model), dataset(config.data)
+    found = []
+    for record in records:
+        if record.verdict == "unknown":
+            x = data.x_test[record.index : record.index + 1].to(net.dtype)
+            units = bounds(net, x, Ball(config.p, config.radius), "crown").unstable()
+            count = sum(int(one.sum()) for one in units.values())
+            found.append({"index": record.index, "unstable": count, "bound": record.margin, "seconds": record.seconds})
     return found
 
 
@@ -147,7 +179,53 @@ def page() -> str:
             f"mmr_universal/mnist, l_inf 0.1, l2 0.3 and l1 1 together: robust error {ends[0]:.1%} to {ends[1]:.1%} (stated: "
             f"{STATED_UNION}).",
         ]
+    lines += [*_gaps(), *_open()]
     return "\n".join(lines) + "\n"
+
+
+def _gaps() -> list[str]:
+    """Robust error, lower and upper end, after every method of the cascade, for the networks of `results/`."""
+    lines: list[str] = []
+    for name, case in CASES.items():
+        file = RESULTS / f"{name}.json"
+        if not case.model.startswith("results/") or not file.exists():
+            continue
+        one: dict[str, Any] = json.loads(file.read_text())
+        broken = proved = 0
+        for stage, counts in one["stages"].items():
+            broken, proved = broken + counts["broken"], proved + counts["robust"]
+            low, high = broken / one["points"], 1 - proved / one["points"]
+            lines.append(
+                f"| {name} | {stage} | {counts['robust']} | {counts['broken']} | {low:.1%} to {high:.1%} | {high - low:.1%} |"
+            )
+    if not lines:
+        return []
+    head = [
+        "", "## What each method adds", "",
+        "In the order of the cascade, each on what those before it have left open.", "",
+        "| case | method | proved | broken | robust error so far | gap |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    return [*head, *lines]
+
+
+def _open() -> list[str]:
+    """The points of these networks that were not decided."""
+    lines = []
+    for name in CASES:
+        file = RESULTS / f"{name}.json"
+        points = json.loads(file.read_text()).get("open", ()) if file.exists() else ()
+        lines += [
+            f"| {name} | {point['index']} | {point['unstable']} | {point['bound']:.3f} | {point['seconds']:.0f} |"
+            for point in points
+        ]
+    if not lines:
+        return []
+    head = [
+        "", "## What is open", "",
+        "Unstable: units that may switch, by CROWN; bound: the proved margin when the clock stopped.", "",
+        "| case | point | unstable | bound | seconds |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    return [*head, *lines]
 
 
 def main(arguments: list[str]) -> None:
