@@ -76,6 +76,10 @@ def test_crown_ibp_ends_as_ibp_and_kw_is_at_least_the_published_bound():
     assert float(found["kw"].detach().sum()) >= float(published.detach().sum())
     early = Bounded(method="crown-ibp", ball=ball.with_eps(0.1), tightening=WHOLE).margins(net, x, y, 0.5)
     assert bool((early.sum(1) > found["ibp"].sum(1)).all())
+    crown = Bounded(method="crown-ibp", ball=ball, tightening=WHOLE, intervals=0.0).margins(net, x, y)
+    half = Bounded(method="crown-ibp", ball=ball, tightening=WHOLE, intervals=0.5).margins(net, x, y)
+    torch.testing.assert_close(half, (crown + found["ibp"]) / 2)
+    assert bool((crown.sum(1) > found["ibp"].sum(1)).all())
 
 
 @pytest.mark.parametrize("name", ["fc deep", "cnn", "cnn colour", "residual", "max pool", "leaky"])

@@ -79,7 +79,7 @@ def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
 def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
     given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
-    given |= {"decay": config.decay, "attack-steps": config.attack_steps}
+    given |= {"decay": config.decay, "attack-steps": config.attack_steps, "intervals": config.intervals}
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "

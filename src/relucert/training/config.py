@@ -80,6 +80,8 @@ class TrainConfig:
     """gamma_B = gamma_D of MMR: distances beyond it are large enough; by default the recipe's."""
     l1: float | None = None
     """The weight of the sum of absolute weights in rs; by default Xiao et al.'s."""
+    intervals: float | None = None
+    """The weight of interval margins against CROWN's in crown-ibp when the ball has grown; by default 1, intervals alone."""
     attack_steps: int | None = None
     """Steps of PGD in training; by default the paper's: 40 on mnist and fmnist, 7 on gts and cifar10 (10 on digits)."""
     augment: bool = True
@@ -111,6 +113,7 @@ class TrainConfig:
             ("batch", self.batch is None or self.batch >= 1, "be at least 1"),
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
             ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
+            ("intervals", self.intervals is None or 0 <= self.intervals <= 1, "be a number from 0 to 1"),
             ("lam", self.lam is None or 0 <= self.lam < math.inf, "be a number >= 0"),
             ("gamma", self.gamma is None or 0 < self.gamma < math.inf, "be a positive number"),
             ("attack_steps", self.attack_steps is None or self.attack_steps >= 1, "be at least 1"),
@@ -188,6 +191,7 @@ class TrainConfig:
             del values["train_eps"]
         if self.scheme != "rs":
             del values["l1"]
-        if self.decay is None:
-            del values["decay"]
+        for name in ("decay", "intervals"):
+            if getattr(self, name) is None:
+                del values[name]
         return values

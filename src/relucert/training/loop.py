@@ -71,7 +71,8 @@ def scheme(config: TrainConfig) -> Scheme:
         return Spectral(_given(config.trained_radius), tightening("spectral"))
     if config.scheme in BOUNDING_SCHEMES:
         ball = Ball(config.p, _given(config.trained_radius))
-        return Bounded(method=config.scheme, ball=ball, tightening=tightening(config.scheme))
+        share = 1.0 if config.intervals is None else config.intervals
+        return Bounded(method=config.scheme, ball=ball, tightening=tightening(config.scheme), intervals=share)
     adversarial = None
     if config.scheme in ATTACKING_SCHEMES:
         ball = Ball(config.p, _given(config.trained_radius))

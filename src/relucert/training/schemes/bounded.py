@@ -3,7 +3,7 @@
 With m the proved lower bounds of the lead over the other classes, the loss of an example is log(1 + sum_k exp(-m_k)), which
 no input of the ball exceeds (Wong and Kolter, ICML 2018). `kw` takes Wong and Kolter's relaxation throughout, `ibp` intervals
 (Gowal et al. 2018), `crown-ibp` intervals for the units and CROWN for the margins, from which it turns to intervals as the
-ball grows (Zhang et al. 2020).
+ball grows (Zhang et al. 2020), altogether or to a share.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from relucert.training.schemes.scheme import Moment, Terms
 class Bounded:
     """Minimise kappa * cross-entropy + (1 - kappa) * worst-case cross-entropy over a ball that grows.
 
-    `method` is kw, ibp or crown-ibp. Margins speak of the network as it will be used, with running statistics.
+    `method` is kw, ibp or crown-ibp, whose margins are interval margins to the share `intervals` when the ball has grown. Margins
+    speak of the network as it will be used, with running statistics.
     """
 
     method: str
     ball: Ball
     tightening: Tightening
+    intervals: float = 1.0
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
         share, kappa = self.tightening.at(moment.progress)
@@ -56,7 +58,7 @@ class Bounded:
             return KW(intervals=True).solve(net, x, ball, asked)[1]
         units = IBP().units(net, x, ball)
         coarse = interval_margins(net, units, x, ball, asked)
-        linear = 1 - share
+        linear = 1 - share * self.intervals
         if self.method == "ibp" or linear == 0:
             return coarse
         return linear * mixed_margins(net, units, x, ball, asked) + (1 - linear) * coarse
