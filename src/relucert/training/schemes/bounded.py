@@ -29,8 +29,8 @@ from relucert.training.schemes.scheme import Moment, Terms
 class Bounded:
     """Minimise kappa * cross-entropy + (1 - kappa) * worst-case cross-entropy over a ball that grows.
 
-    `method` is kw, ibp or crown-ibp, whose margins are interval margins to the share `intervals` when the ball has grown. Margins
-    speak of the network as it will be used, with running statistics.
+    `method` is kw, ibp or crown-ibp, whose margins are interval margins to the share `intervals` when the ball has grown.
+    Margins speak of the network as it will be used, with running statistics.
     """
 
     method: str
