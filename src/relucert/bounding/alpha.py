@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,33 +10,38 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.backward import pull
-from relucert.bounding.crown import CROWN
+from relucert.bounding.crown import CROWN, crown_margins
+from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines, Winners, relax
-from relucert.bounding.units import BUDGET, UnitBounds
+from relucert.bounding.units import BUDGET, UnitBounds, Walks, restricted, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
+from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.switching import MaxPool2d, ReLU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alpha(Method):
     """`steps` of Adam on the slopes; every step's bound is sound, the best is kept, and it starts from CROWN's.
 
-    Intermediate bounds are CROWN's and stay fixed. `rate` is the step size, slopes being numbers in [0, 1].
+    Intermediate bounds are CROWN's, improved by `inner` steps on slopes of their own for every unit that may switch. `rate` is
+    the step size, slopes being numbers in [0, 1].
     """
 
     name = "alpha"
     steps: int = 20
+    inner: int = 0
     rate: float = 0.3
     budget: int = BUDGET
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps < 0:
-            raise InvalidInput(f"steps of alpha must be at least 0; found {self.steps}")
+        for name in ("steps", "inner"):
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"{name} of alpha must be at least 0; found {getattr(self, name)}")
         if not 0 < self.rate < 10:
             raise InvalidInput(f"rate of alpha must lie between 0 and 10; found {self.rate}")
 
@@ -46,7 +52,8 @@ class Alpha(Method):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
-        return CROWN(budget=self.budget).units(net, x, ball)
+        bounds = CROWN(budget=self.budget).units(net, x, ball)
+        return self._refined(net, bounds, x, ball) if self.inner else bounds
 
     def solve(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
@@ -54,46 +61,83 @@ class Alpha(Method):
         """Bounds of all units, and lower bounds on the property's margins over the ball; no gradient in the weights."""
         with torch.no_grad():
             bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
-        return bounds, self.improve(net, bounds, x, ball, asked, best)
+            if self.inner:
+                bounds = self._refined(net, bounds, x, ball)
+                best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
+        last = len(net.graph) - 1
+        return bounds, self._climb(
+            net, last, asked.rows, bounds, x, ball, best - asked.offsets, self.steps
+        ) + asked.offsets
 
-    def improve(
-        self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property, best: Tensor
-    ) -> Float[Tensor, " batch specs"]:
-        """The best margins seen while the slopes climb."""
-        rows = asked.rows.shape[1]
+    @torch.no_grad()
+    def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
+        """The bounds of the units, layer after layer, with slopes of their own for each end of every unit."""
+        walks = Walks(net.graph, x, ball, self.budget)
+        inputs, lines = dict(bounds.inputs), dict(bounds.relaxations)
+        for node in net.switches:
+            source, within = node.inputs[0], inputs[node.index]
+            if walks.switched(source):
+                shape = within.lower.shape[1:]
+                low, high = within.lower.flatten(1), within.upper.flatten(1)
+                needed = within.unstable.flatten(1)
+                if isinstance(node.op, MaxPool2d):
+                    needed = torch.ones_like(needed)
+                for batch, units, mine in walks.chosen(needed, 2):
+                    here = UnitBounds(
+                        {i: Interval(one.lower[batch], one.upper[batch]) for i, one in inputs.items()},
+                        bounds.logits,
+                        {i: restricted(part, batch) for i, part in lines.items()},
+                    )
+                    picked = one_hot(units, shape, x.dtype)
+                    rows = torch.cat([picked, -picked], 1)
+                    none = rows.new_full(rows.shape[:2], -math.inf)
+                    ends = self._climb(net, source, rows, here, x[batch], ball.restrict(batch), none, self.inner)
+                    below, above = ends.split(units.shape[1], 1)
+                    low, high = tightened(low, high, batch, units, mine, below, -above, True)
+                inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+            lines[node.index] = relax(node.op, inputs[node.index], "adaptive")  # type: ignore[arg-type]
+        return UnitBounds(inputs, bounds.logits, lines)
+
+    def _climb(
+        self, net: Network, node: int, rows: Tensor, bounds: UnitBounds, x: Tensor, ball: Ball, best: Tensor, steps: int
+    ) -> Float[Tensor, " batch rows"]:
+        """The best lower bounds of functionals of a node seen while the slopes below it climb."""
         fixed: dict[int, Lines | Winners] = {}
         slopes: dict[int, Tensor] = {}
-        for node in net.switches:
-            lines = bounds.relaxations[node.index]
-            if isinstance(node.op, ReLU) and isinstance(lines, Lines):
-                start = lines.below.detach().unsqueeze(1).expand(-1, rows, *node.shape)
-                slopes[node.index] = start.clone().requires_grad_()
+        below = [switch for switch in net.switches if switch.index <= node]
+        for switch in below:
+            lines = bounds.relaxations[switch.index]
+            if isinstance(switch.op, ReLU) and isinstance(lines, Lines):
+                start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *switch.shape)
+                slopes[switch.index] = start.clone().requires_grad_()
             else:
-                fixed[node.index] = lines
+                fixed[switch.index] = lines
         if not slopes:
-            return best
+            return torch.maximum(best, pull(net.graph, node, rows, fixed).minimum(x, ball).detach())
         optimiser = torch.optim.Adam(slopes.values(), lr=self.rate)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
         frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
         try:
             for weight, _ in frozen:
                 weight.requires_grad_(False)
-            for _ in range(self.steps):
+            for _ in range(steps):
                 with torch.enable_grad():
                     lines = dict(fixed)
-                    for node in net.switches:
-                        if node.index in slopes:
-                            lines[node.index] = relax(node.op, bounds.inputs[node.index], slopes[node.index])  # type: ignore[arg-type]
-                    found = pull(net.graph, len(net.graph) - 1, asked.rows, lines).minimum(x, ball) + asked.offsets
+                    for switch in below:
+                        if switch.index in slopes:
+                            lines[switch.index] = relax(
+                                switch.op, bounds.inputs[switch.index], slopes[switch.index]  # type: ignore[arg-type]
+                            )  # fmt: skip
+                    found = pull(net.graph, node, rows, lines).minimum(x, ball)
                     optimiser.zero_grad(set_to_none=True)
                     (-found.sum()).backward()
-                best = torch.maximum(best, found.detach())
+                best = torch.fmax(best, found.detach())
                 optimiser.step()
                 schedule.step()
                 with torch.no_grad():
-                    for node in net.switches:
-                        if node.index in slopes:
-                            slopes[node.index].clamp_(node.op.slope, 1.0)  # type: ignore[union-attr]
+                    for switch in below:
+                        if switch.index in slopes:
+                            slopes[switch.index].clamp_(switch.op.slope, 1.0)  # type: ignore[union-attr]
         finally:
             for weight, before in frozen:
                 weight.requires_grad_(before)

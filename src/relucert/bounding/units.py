@@ -57,7 +57,7 @@ def unit_bounds(
     weaker and never reads better than it is.
     """
     graph, last = net.graph, len(net.graph) - 1
-    work = _Work(graph, x, ball, budget)
+    work = Walks(graph, x, ball, budget)
     live: dict[int, Interval] = {0: Interval(*ball.hull(x))}
     found: dict[int, Interval] = {}
     lines: dict[int, Lines | Winners] = {}
@@ -84,7 +84,7 @@ def unit_bounds(
     return UnitBounds(found, live[last], lines)
 
 
-class _Work:
+class Walks:
     """The walks of one question about one batch."""
 
     def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
@@ -117,12 +117,12 @@ class _Work:
         if self.ball.box is None:
             return free
         low, high = free.lower.flatten(1), free.upper.flatten(1)
-        for batch, units, mine in self._chosen(free.unstable.flatten(1)):
+        for batch, units, mine in self.chosen(free.unstable.flatten(1)):
             part = Functional(
                 every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
             )  # fmt: skip
             ball, x = self.ball.restrict(batch), self.x[batch]
-            low, high = _tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
+            low, high = tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def local(self, node: int, lines: dict[int, Lines | Winners]) -> Interval | None:
@@ -180,8 +180,8 @@ class _Work:
         low, high = known.lower.flatten(1), known.upper.flatten(1)
         needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
         both = all(part.parallel for part in lines.values())
-        for batch, units, mine in self._chosen(needed, 1 if both else 2):
-            here = {index: _restricted(part, batch) for index, part in lines.items()}
+        for batch, units, mine in self.chosen(needed, 1 if both else 2):
+            here = {index: restricted(part, batch) for index, part in lines.items()}
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
@@ -190,7 +190,7 @@ class _Work:
                 ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
-            low, high = _tightened(low, high, batch, units, mine, below, above, intervals)
+            low, high = tightened(low, high, batch, units, mine, below, above, intervals)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:
@@ -199,7 +199,7 @@ class _Work:
         # Beyond the cache a walk is bound by memory: pieces of some megabytes are faster than all at once.
         return max(1, min(self.budget, PIECE) // size)
 
-    def _chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Pieces of the batch, units (batch, rows) of each of its examples, and which of them are needed."""
         at_once = max(1, self._rows_at_once() // walks)
         counts = needed.sum(1)
@@ -228,7 +228,7 @@ class _Work:
         return mixing <= 1
 
 
-def _tightened(
+def tightened(
     low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], mine: Bool[Tensor, " n rows"],
     below: Tensor, above: Tensor, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -243,7 +243,7 @@ def _tightened(
     )
 
 
-def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
+def restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
     """The lines of some examples."""
     if isinstance(part, Lines):
         above = part.above[batch]
