@@ -35,6 +35,7 @@ from torch import Tensor
 
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.backward import Relaxations, pull
+from relucert.bounding.contraction import Kept
 from relucert.bounding.crown import CROWN
 from relucert.bounding.minimiser import minimised
 from relucert.bounding.rounding import evaluation_error, largest_inputs
@@ -136,30 +137,11 @@ class _Layer:
         return _Layer(indices, matrices) if indices else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Kept:
-    """A relaxation that passes on what is linear, and keeps the functionals behind it for the units that may switch."""
-
-    on: Bool[Tensor, " batch *shape"]
-    unstable: Bool[Tensor, " batch *shape"]
-    leak: float
-    seen: list[Tensor]
-    parallel = False
-
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
-        """As for `Lines`, without the units that may switch."""
-        self.seen.append(rows)
-        slopes = torch.where(self.on, torch.ones_like(rows[:, 0]), torch.full_like(rows[:, 0], self.leak))
-        return rows * torch.where(self.unstable, 0.0, slopes).unsqueeze(1), rows.new_zeros(rows.shape[:2]), None
-
-
 def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property) -> _Tail:
     """Walk from the property to the first layer, with CROWN's lines on the way."""
     kept = {}
     for index in layer.indices:
-        within, op = bounds.inputs[index], net.graph[index].op
-        assert isinstance(op, ReLU)
-        kept[index] = _Kept(within.lower >= 0, within.unstable, op.slope, [])
+        kept[index] = Kept.of(net.graph[index], bounds.inputs[index])
     lines = cast(Relaxations, {**bounds.relaxations, **kept})
     found = pull(net.graph, len(net.graph) - 1, asked.rows, lines)
     low, high = (side.flatten(1) for side in ball.hull(x))
@@ -173,7 +155,9 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
     values = net.graph.values(middle.reshape(x.shape), places)
     weights, leaks = [], []
     for index in layer.indices:
-        seen = kept[index].seen[0] if kept[index].seen else x.new_zeros(*asked.rows.shape[:2], *net.graph[index].shape)
+        seen = kept[index].taken()
+        if seen is None:
+            seen = x.new_zeros(*asked.rows.shape[:2], *net.graph[index].shape)
         weights.append(seen.flatten(2))
         leaks.append(seen.new_full((math.prod(net.graph[index].shape),), kept[index].leak))
     return _Tail(

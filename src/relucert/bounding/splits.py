@@ -11,13 +11,16 @@ of the ReLUs that are still open. Every slope and every beta give a bound that h
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding.backward import Relaxations, pull
+from relucert.bounding.contraction import Contraction
 from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines, relax
 from relucert.core.ball import Ball
@@ -83,6 +86,21 @@ class Climbed:
     point: Float[Tensor, " problems *input"]
     units: Int[Tensor, " problems k"]
 
+    @staticmethod
+    def gathered(parts: Sequence[Climbed], order: Int[Tensor, " problems"]) -> Climbed:
+        """Several as one; `order` has the places of their problems, one part's after the other's."""
+        if len(parts) == 1:
+            return parts[0]
+        back = order.argsort()
+        wide = max(part.units.shape[1] for part in parts)
+        units = [F.pad(part.units, (0, wide - part.units.shape[1]), value=-1) for part in parts]
+        slopes, betas = (
+            {i: torch.cat([getattr(part, name)[i] for part in parts])[back] for i in getattr(parts[0], name)}
+            for name in ("slopes", "betas")
+        )
+        margin, point = (torch.cat([getattr(part, name) for part in parts])[back] for name in ("margin", "point"))
+        return Climbed(margin, slopes, betas, point, torch.cat(units)[back])
+
 
 def climb(
     net: Network,
@@ -96,19 +114,24 @@ def climb(
     reach: dict[int, Tensor],
     unit: Float[Tensor, " problems"],
     candidates: int,
+    small: tuple[Contraction, Int[Tensor, " problems"]] | None = None,
 ) -> Climbed:
     """Climb from given slopes and multipliers until all margins exceed the goal, or for `steps`.
+
+    With `small`, the contraction of one example's network and the rows of its property that problems are about, everything
+    that is given or found by node is about the units that may switch, (problems, units).
 
     `reach` bounds the size of every ReLU's input over the ball and `unit` is the relative error of a walk: what multipliers
     add to the rounding of a margin, sum of beta times reach, is taken from it.
     """
-    relus = [node for node in net.switches if isinstance(node.op, ReLU)]
+    switches = [node for node in net.switches if small is None or node.index in small[0].layers]
+    relus = [node for node in switches if isinstance(node.op, ReLU)]
     last = len(net.graph) - 1
     steps = steps if relus else 0
-    within = {node.index: problems.clipped(node.index) for node in net.switches}
+    within = {node.index: problems.clipped(node.index) for node in switches}
     fixed: Relaxations = {
         node.index: relax(node.op, within[node.index], "adaptive")  # type: ignore[arg-type]
-        for node in net.switches
+        for node in switches
         if not isinstance(node.op, ReLU)
     }
     signs = {node.index: problems.signs[node.index].to(problems.x.dtype) for node in relus}
@@ -137,7 +160,10 @@ def climb(
                 assert isinstance(relaxed, Lines)
                 lines[index] = SplitLines(relaxed, signs[index] * betas[index], seen[index])  # type: ignore[assignment]
                 cost = cost + (betas[index].detach() * signs[index].abs() * reach[index]).flatten(1).sum(1)
-            found = pull(net.graph, last, problems.asked.rows, lines)
+            if small is None:
+                found = pull(net.graph, last, problems.asked.rows, lines)
+            else:
+                found = small[0].walk(small[1], lines, problems.x.shape[1:])
             margin = (found.minimum(problems.x, problems.ball) + problems.asked.offsets)[:, 0]
             loss = -margin[margin.isfinite()].sum()
         best = torch.fmax(best, margin.detach() - unit * cost)

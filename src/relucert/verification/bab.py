@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from relucert.bounding.alpha import Alpha
+from relucert.bounding.contraction import Contraction
 from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
@@ -51,7 +52,7 @@ class BaB(Method):
     steps: int = 12
     rate: float = 0.1
     candidates: int = 4
-    width: int = 32
+    width: int = 64
     budget: int = BUDGET
     memory: int = 2 * 2**30
 
@@ -99,6 +100,9 @@ class _Search:
         self.told, self.stuck = self.given_up.clone(), self.given_up.clone()
         self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
         self.shapes = [node.shape for node in self.relus]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        self.first = {node.index: sum(sizes[:place]) for place, node in enumerate(self.relus)}
+        self.contractions: dict[int, Contraction | None] = {}
         self.arrived = 0
         self.problems: list[_Problem] = []
 
@@ -146,6 +150,8 @@ class _Search:
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
         self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
         self.reach, self.unit = largest_inputs(self.double, self.x, self.ball, inputs)
+        # Walks of small networks multiply in another order, once more for every product that was made before.
+        error, self.unit = 2 * error, 2 * self.unit
         goal = error + self.needed
         open_ = ~(margins > goal)
         self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
@@ -168,13 +174,48 @@ class _Search:
         return signs, slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
 
     def _climb(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
-        """Bounds of sub-problems of the problems `which`."""
+        """Bounds of sub-problems of the problems `which`: those of one point after the other's, in its own small network."""
         owner = self.owner[which]
-        return climb(
-            self.double, self._sub_problems(which, signs), slopes, betas,
-            steps=steps, rate=self.method.rate, goal=self.goal[which], unit=self.unit[owner],
-            reach={index: value[owner] for index, value in self.reach.items()}, candidates=self.method.candidates,
+        found = []
+        order: list[Tensor] = []
+        for point in owner.unique().tolist():
+            places = (owner == point).nonzero()[:, 0]
+            mine = [{i: value[places] for i, value in part.items()} for part in (signs, slopes, betas)]
+            found.append(self._climb_one(point, which[places], mine[0], mine[1], mine[2], steps))
+            order.append(places)
+        return Climbed.gathered(found, torch.cat(order))
+
+    def _climb_one(
+        self, point: int, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int
+    ) -> Climbed:
+        """Bounds of sub-problems of one point."""
+        owner = self.owner[which]
+        if point not in self.contractions:
+            inputs = {
+                index: Interval(one.lower[point : point + 1], one.upper[point : point + 1])
+                for index, one in self.units.inputs.items()
+            }
+            self.contractions[point] = Contraction.of(self.double, inputs, self.asked.rows[point])
+        small = self.contractions[point]
+        problems = self._sub_problems(which, signs)
+        reach = {index: value[owner] for index, value in self.reach.items()}
+        goal, unit = self.goal[which], self.unit[owner]
+        options = {"steps": steps, "rate": self.method.rate, "candidates": self.method.candidates}
+        if small is None:
+            return climb(self.double, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
+        low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))
+        low, high = small.small(low), small.small(high)
+        within = {index: Interval(low[index], high[index]) for index in low}
+        problems = Problems(problems.x, problems.ball, problems.asked, within, small.small(signs))
+        found = climb(
+            self.double, problems, small.small(slopes), small.small(betas), goal=goal, unit=unit,
+            reach=small.small(reach), small=(small, self.row[which]), **options,  # type: ignore[arg-type]
         )  # fmt: skip
+        numbers = torch.cat([self.first[index] + units for index, units in small.units.items()])
+        units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)
+        return Climbed(
+            found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
+        )
 
     def _sub_problems(self, which: Tensor, signs: Signs) -> Problems:
         owner, row = self.owner[which], self.row[which]
