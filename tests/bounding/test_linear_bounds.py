@@ -16,7 +16,7 @@ from relucert.bounding.backward import pull
 from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
 from relucert.bounding.kw import KW
-from relucert.bounding.units import _Work, unit_bounds
+from relucert.bounding.units import Walks, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
@@ -25,7 +25,7 @@ from relucert.networks.network import Network
 from relucert.networks.patches import patches
 from zoo import NETWORKS, inputs, network, randomised
 
-METHODS = {"ibp": IBP(), "kw": KW(), "crown": CROWN(), "alpha": Alpha(steps=8)}
+METHODS = {"ibp": IBP(), "kw": KW(), "crown": CROWN(), "alpha": Alpha(steps=8), "inner": Alpha(steps=4, inner=4)}
 names = pytest.mark.parametrize("name", NETWORKS)
 norms = pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 
@@ -57,6 +57,7 @@ def test_sound_and_ordered(name: str, p: float, box: tuple[float, float] | None)
             found[method] = margins
         assert bool((found["ibp"] <= found["crown"] + 1e-12).all())
         assert bool((found["crown"] <= found["alpha"]).all())
+        assert bool((found["crown"] <= found["inner"]).all())
 
 
 @names
@@ -219,7 +220,7 @@ def test_patches_give_the_bounds_of_whole_rows(
     found = {}
     for way in ("patches", "rows"):
         if way == "rows":
-            monkeypatch.setattr(_Work, "local", lambda self, node, lines: None)
+            monkeypatch.setattr(Walks, "local", lambda self, node, lines: None)
         with torch.no_grad():
             found[way] = [unit_bounds(net, x, ball, rule, intervals=False) for rule in ("parallel", "adaptive")]
     for one, other in zip(found["patches"], found["rows"], strict=True):
@@ -319,3 +320,17 @@ def test_bad_parameters_are_named() -> None:
         Alpha(steps=-1)
     with pytest.raises(InvalidInput, match=r"rate of alpha must lie between 0 and 10; found 0\.0"):
         Alpha(rate=0.0)
+
+
+@names
+def test_inner_steps_only_tighten(name: str) -> None:
+    """Intervals of all units lie within CROWN's, and where a unit has another switch below it some are smaller."""
+    net, x, ball, _ = question(name, math.inf, 0.1, (0.0, 1.0))
+    before, after = CROWN().units(net, x, ball), Alpha(inner=8).units(net, x, ball)
+    gained = 0.0
+    for index, within in after.inputs.items():
+        known = before.inputs[index]
+        assert bool(((within.lower >= known.lower) & (within.upper <= known.upper)).all())
+        gained += float((within.lower - known.lower).sum() + (known.upper - within.upper).sum())
+    if name in ("fc deep", "cnn", "residual"):
+        assert gained > 0
