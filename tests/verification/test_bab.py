@@ -151,3 +151,13 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     with torch.no_grad():
         for _ in range(200):
             assert bool((one.margins(net(ball.sample(x, generator)))[:, 0] >= low - 1e-9).all())
+
+
+def test_more_candidates_than_units_that_may_switch():
+    """Points with few open units beside others with many: what is worth a split has the same number of places for all."""
+    net = network("fc")
+    x = inputs(net, 6)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, torch.tensor([0.01, 0.03, 0.06, 0.1, 0.2, 0.4]).double())
+    many, few = (rc.certify(net, x, y, ball, f"bab(candidates={count})").verdict for count in (40, 4))
+    assert many == few

@@ -92,14 +92,14 @@ class Climbed:
         if len(parts) == 1:
             return parts[0]
         back = order.argsort()
-        wide = max(part.units.shape[1] for part in parts)
-        units = [F.pad(part.units, (0, wide - part.units.shape[1]), value=-1) for part in parts]
         slopes, betas = (
             {i: torch.cat([getattr(part, name)[i] for part in parts])[back] for i in getattr(parts[0], name)}
             for name in ("slopes", "betas")
         )
-        margin, point = (torch.cat([getattr(part, name) for part in parts])[back] for name in ("margin", "point"))
-        return Climbed(margin, slopes, betas, point, torch.cat(units)[back])
+        margin, point, units = (
+            torch.cat([getattr(part, name) for part in parts])[back] for name in ("margin", "point", "units")
+        )
+        return Climbed(margin, slopes, betas, point, units)
 
 
 def climb(
@@ -182,7 +182,7 @@ def climb(
     with torch.no_grad():
         point = problems.ball.minimum(problems.x, found.rows.detach(), point=True).point
         assert point is not None
-        units = torch.full((len(problems), 1), -1)
+        units = torch.full((len(problems), candidates), -1)
         if relus:
             units = _worth(relus, within, problems.signs, slopes, seen, candidates)
     return Climbed(
@@ -209,4 +209,5 @@ def _worth(
         scores.append(torch.where(open_, score, -1.0).flatten(1))
     every = torch.cat(scores, 1)
     top = every.topk(min(k, every.shape[1]), 1)
-    return torch.where(top.values > -0.5, top.indices, -1)
+    chosen = torch.where(top.values > -0.5, top.indices, -1)
+    return F.pad(chosen, (0, k - chosen.shape[1]), value=-1)
