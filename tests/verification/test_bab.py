@@ -153,11 +153,19 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
             assert bool((one.margins(net(ball.sample(x, generator)))[:, 0] >= low - 1e-9).all())
 
 
-def test_more_candidates_than_units_that_may_switch():
-    """Points with few open units beside others with many: what is worth a split has the same number of places for all."""
+def test_more_candidates_than_units():
+    """What is worth a split has a place for every candidate, however few units there are: points share what is kept."""
     net = network("fc")
-    x = inputs(net, 6)
-    y = net.predict(x)
-    ball = rc.Ball(math.inf, torch.tensor([0.01, 0.03, 0.06, 0.1, 0.2, 0.4]).double())
-    many, few = (rc.certify(net, x, y, ball, f"bab(candidates={count})").verdict for count in (40, 4))
-    assert many == few
+    x = inputs(net, 2)
+    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, ball = Property(asked.rows[:, :1], asked.offsets[:, :1]), rc.Ball(math.inf, 0.2)
+    within = CROWN().units(net, x, ball).inputs
+    slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
+    signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
+    found = climb(
+        net, Problems(x, ball, one, within, signs), slopes, slopes, steps=0, rate=0.1, goal=x.new_zeros(2),
+        unit=x.new_zeros(2), candidates=500, reach=slopes,
+    )  # fmt: skip
+    assert found.units.shape == (2, 500)
+    open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in within.values()]).sum(0)
+    assert ((found.units >= 0).sum(1) == open_).all()
