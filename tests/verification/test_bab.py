@@ -110,7 +110,7 @@ def test_limits_end_the_search_and_say_so():
     assert int(whole.nodes.sum()) > int(few.nodes.sum())
 
 
-@pytest.mark.parametrize("given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}])
+@pytest.mark.parametrize("given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}, {"descent": -1}])
 def test_parameters_have_rules(given):
     name, value = next(iter(given.items()))
     with pytest.raises(ValueError, match=f"{name} of bab .* {value}"):

@@ -42,8 +42,8 @@ from relucert.verification.outcome import News, Outcome
 class BaB(Method):
     """At most `nodes` sub-problems a point; `batch` of them are bounded together, with `steps` of climbing each.
 
-    `candidates` units are tried before each split. Where open leaves take more than `memory` bytes, the point with most of them
-    is given up. Networks with max pools are split at their ReLUs only: what remains there is UNKNOWN.
+    `candidates` units are tried before each split; from the best minimiser among a problem's leaves `descent` steps go downhill.
+    Where open leaves take more than `memory` bytes, the point with most of them is given up. Networks with max pools are split at their ReLUs only: what remains there is UNKNOWN.
     """
 
     name = "bab"
@@ -53,6 +53,7 @@ class BaB(Method):
     rate: float = 0.1
     candidates: int = 4
     width: int = 64
+    descent: int = 8
     budget: int = BUDGET
     memory: int = 2 * 2**30
 
@@ -61,8 +62,9 @@ class BaB(Method):
         for name in ("nodes", "batch", "candidates", "width", "memory"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of bab must be at least 1; found {getattr(self, name)}")
-        if self.steps < 0:
-            raise InvalidInput(f"steps of bab must be at least 0; found {self.steps}")
+        for name in ("steps", "descent"):
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"{name} of bab must be at least 0; found {getattr(self, name)}")
 
 
 @torch.no_grad()
@@ -229,6 +231,7 @@ class _Search:
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self._try(found.point, owner)
+        self._descend(found.point, which)
         lost = ~(found.margin > self.goal[which]) & ~self.found.broken[owner]
         places = lost.nonzero()[:, 0]
         kept = [{i: value[places] for i, value in part.items()} for part in (signs, found.slopes, found.betas)]
@@ -251,6 +254,37 @@ class _Search:
             if not self.found.broken[point]:
                 self.found.broken[point] = True
                 self.found.witness[point] = own[place].double()
+
+    def _descend(self, points: Tensor, which: Tensor) -> None:
+        """Attack from the best of each problem's minimisers: a few steps downhill, the last ones the shortest."""
+        with torch.no_grad():
+            margins = self._margins(points.to(self.net.dtype), which)
+        order = margins.argsort()
+        keys, first = torch.unique(which[order], return_inverse=True)
+        best = torch.full((len(keys),), len(order)).scatter_reduce(0, first, torch.arange(len(order)), "amin")
+        places = order[best]
+        chosen = which[places]
+        owner = self.owner[chosen]
+        x, ball = self.x[owner].to(self.net.dtype), self.ball.restrict(owner)
+        eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1))
+        z = points[places].to(self.net.dtype)
+        for step in range(self.method.descent):
+            with torch.enable_grad():
+                z = z.detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(self._margins(z, chosen).sum(), z)
+            if math.isinf(self.ball.p):
+                way = gradient.sign()
+            else:
+                way = gradient / gradient.flatten(1).norm(dim=1).clamp(min=1e-30).reshape(eps.shape)
+            share = 0.5 * (1 - step / self.method.descent)
+            z = ball.project(x, z.detach() - share * eps.clamp(max=1e30) * way)
+        if self.method.descent:
+            self._try(z.double(), owner)
+
+    def _margins(self, z: Tensor, which: Tensor) -> Tensor:
+        """What each of the problems is about, at one point each, by the network as it is used."""
+        rows = self.asked.rows[self.owner[which], self.row[which]].to(z.dtype)
+        return (self.net(z) * rows).sum(1)
 
     def _chosen(self, turns: deque[int]) -> list[tuple[int, int]]:
         """The worst leaves of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
