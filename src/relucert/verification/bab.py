@@ -42,8 +42,9 @@ from relucert.verification.outcome import News, Outcome
 class BaB(Method):
     """At most `nodes` sub-problems a point; `batch` of them are bounded together, with `steps` of climbing each.
 
-    `candidates` units are tried before each split; from the best minimiser among a problem's leaves `descent` steps go downhill.
-    Where open leaves take more than `memory` bytes, the point with most of them is given up. Networks with max pools are split at their ReLUs only: what remains there is UNKNOWN.
+    `candidates` units are tried before each split; from the best minimiser of a problem's leaves `descent` steps go downhill.
+    Where open leaves take more than `memory` bytes, the point with most of them is given up. Networks with max pools are split
+    at their ReLUs only: what remains there is UNKNOWN.
     """
 
     name = "bab"
