@@ -37,6 +37,10 @@ from relucert.verification.leaf_store import LeafStore
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import News, Outcome
 
+_CORNERS = 4  # programs of linear regions, one after the other
+_AROUND = 16  # points around their minimisers
+_NEAR = 0.25  # of what the bound is below zero: points above it are no place to look for witnesses
+
 
 @dataclass(frozen=True, kw_only=True)
 class BaB(Method):
@@ -87,6 +91,7 @@ class _Problem:
     point: int
     row: int
     leaves: list[tuple[float, int, int]] = field(default_factory=list)
+    rounds: int = 0
 
 
 class _Search:
@@ -232,7 +237,7 @@ class _Search:
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self._try(found.point, owner)
-        self._descend(found.point, which)
+        self._descend(found.point, found.margin, which)
         lost = ~(found.margin > self.goal[which]) & ~self.found.broken[owner]
         places = lost.nonzero()[:, 0]
         kept = [{i: value[places] for i, value in part.items()} for part in (signs, found.slopes, found.betas)]
@@ -256,31 +261,75 @@ class _Search:
                 self.found.broken[point] = True
                 self.found.witness[point] = own[place].double()
 
-    def _descend(self, points: Tensor, which: Tensor) -> None:
+    def _descend(self, points: Tensor, bounds: Tensor, which: Tensor) -> None:
         """Attack from the best of each problem's minimisers: a few steps downhill, the last ones the shortest."""
+        if self.method.descent == 0:
+            return
+        best = self._best_of(points.to(self.net.dtype), which)
+        chosen, z = which[best], self._downhill(points[best], which[best], 0.5)
+        self._try(z, self.owner[chosen])
         with torch.no_grad():
-            margins = self._margins(points.to(self.net.dtype), which)
-        order = margins.argsort()
-        keys, first = torch.unique(which[order], return_inverse=True)
-        best = torch.full((len(keys),), len(order)).scatter_reduce(0, first, torch.arange(len(order)), "amin")
-        places = order[best]
-        chosen = which[places]
-        owner = self.owner[chosen]
+            near = self._margins(z.to(self.net.dtype), chosen).double() < -_NEAR * bounds[best]
+        for place, key in enumerate(chosen.tolist()):
+            problem = self.problems[key]
+            problem.rounds += 1
+            # The program of a linear region takes longer than a round of leaves: it has its turn after 1, 2, 4, 8 rounds.
+            seldom = problem.rounds & (problem.rounds - 1) == 0
+            linear = self.ball.p in (1.0, math.inf)
+            if seldom and linear and bool(near[place]) and not self.found.broken[problem.point]:
+                self._corner(z[place : place + 1], chosen[place : place + 1])
+
+    def _corner(self, z: Tensor, which: Tensor) -> None:
+        """From one point to the best one of its linear region, downhill from around there, and once more."""
+        owner = self.owner[which]
+        ball, x = self.ball.restrict(owner), self.x[owner]
+        generator = torch.Generator().manual_seed(self.problems[int(which)].rounds)
+        for _ in range(_CORNERS):
+            signs: Signs = {}
+            for node, pattern in zip(self.double.switches, self.double.pattern(z), strict=True):
+                if not isinstance(node.op, ReLU):
+                    return
+                side = torch.where(pattern, 1, -1).to(torch.int8)
+                signs[node.index] = side * self.units.inputs[node.index].unstable[owner]
+            left = min(self.deadline - time.monotonic(), self.limit - float(self.found.seconds[owner]))
+            solved = leaf_program(self.double, self._sub_problems(which, signs), left)
+            if solved is None:
+                return
+            around = (torch.rand(_AROUND, *x.shape[1:], generator=generator) - 0.5).to(x)
+            eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1.0)
+            many = which.expand(_AROUND)
+            starts = self.ball.restrict(self.owner[many]).project(x.expand_as(around), solved[1] + 0.02 * eps * around)
+            points = torch.cat([solved[1], self._downhill(starts, many, 0.05)])
+            many = which.expand(len(points))
+            self._try(points, self.owner[many])
+            z = points[self._best_of(points.to(self.net.dtype), many)]
+            if self.found.broken[int(owner)]:
+                return
+
+    def _best_of(self, points: Tensor, which: Tensor) -> Tensor:
+        """The place of the smallest margin of every problem."""
+        with torch.no_grad():
+            order = self._margins(points, which).argsort()
+        keys, number = torch.unique(which[order], return_inverse=True)
+        first = torch.full((len(keys),), len(order))
+        return order[first.scatter_reduce(0, number, torch.arange(len(order)), "amin")]
+
+    def _downhill(self, points: Tensor, which: Tensor, share: float) -> Tensor:
+        """Points after projected steps against the gradients of their problems' margins, from `share` of eps to nothing."""
+        owner = self.owner[which]
         x, ball = self.x[owner].to(self.net.dtype), self.ball.restrict(owner)
-        eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1))
-        z = points[places].to(self.net.dtype)
+        eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1e30)
+        z = points.to(self.net.dtype)
         for step in range(self.method.descent):
             with torch.enable_grad():
                 z = z.detach().requires_grad_()
-                (gradient,) = torch.autograd.grad(self._margins(z, chosen).sum(), z)
+                (gradient,) = torch.autograd.grad(self._margins(z, which).sum(), z)
             if math.isinf(self.ball.p):
                 way = gradient.sign()
             else:
                 way = gradient / gradient.flatten(1).norm(dim=1).clamp(min=1e-30).reshape(eps.shape)
-            share = 0.5 * (1 - step / self.method.descent)
-            z = ball.project(x, z.detach() - share * eps.clamp(max=1e30) * way)
-        if self.method.descent:
-            self._try(z.double(), owner)
+            z = ball.project(x, z.detach() - share * (1 - step / self.method.descent) * eps * way)
+        return z.detach().double()
 
     def _margins(self, z: Tensor, which: Tensor) -> Tensor:
         """What each of the problems is about, at one point each, by the network as it is used."""
