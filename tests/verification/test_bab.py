@@ -110,7 +110,9 @@ def test_limits_end_the_search_and_say_so():
     assert int(whole.nodes.sum()) > int(few.nodes.sum())
 
 
-@pytest.mark.parametrize("given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}, {"descent": -1}])
+@pytest.mark.parametrize(
+    "given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}, {"descent": -1}]
+)
 def test_parameters_have_rules(given):
     name, value = next(iter(given.items()))
     with pytest.raises(ValueError, match=f"{name} of bab .* {value}"):
@@ -169,3 +171,21 @@ def test_more_candidates_than_units():
     assert found.units.shape == (2, 500)
     open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in within.values()]).sum(0)
     assert ((found.units >= 0).sum(1) == open_).all()
+
+
+@pytest.mark.parametrize("p", [1.0, math.inf])
+def test_regions_have_witnesses_that_minimisers_miss(p):
+    """Just beyond a small perturbation: programs of linear regions find one at the root, minimisers not always."""
+    found = {0: 0, 8: 0}
+    for name in ("fc", "fc deep", "cnn"):
+        net = network(name)
+        x = inputs(net, 6)
+        y = net.predict(x)
+        upper = rc.minimal_attack(net, x, y, p=p, method="fab").distance
+        for descent in found:
+            ball = rc.Ball(p, upper * 1.002)
+            verdicts = rc.certify(net, x, y, ball, f"bab(nodes=1, descent={descent})").verdict
+            assert Verdict.ROBUST not in verdicts
+            found[descent] += verdicts.count(Verdict.VULNERABLE)
+    assert found[8] >= 14
+    assert found[8] > found[0]
