@@ -38,6 +38,7 @@ from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import News, Outcome
 
 _CORNERS = 4  # programs of linear regions, one after the other
+_EFFORT = 1200  # fewer of them where this many units may switch, all programs of a turn together
 _AROUND = 16  # points around their minimisers
 _NEAR = 0.25  # of what the bound is below zero: points above it are no place to look for witnesses
 
@@ -111,6 +112,7 @@ class _Search:
         sizes = [math.prod(shape) for shape in self.shapes]
         self.first = {node.index: sum(sizes[:place]) for place, node in enumerate(self.relus)}
         self.contractions: dict[int, Contraction | None] = {}
+        self.aside = 0.0
         self.arrived = 0
         self.problems: list[_Problem] = []
 
@@ -122,7 +124,7 @@ class _Search:
                 weight.requires_grad_(False)
             started = time.monotonic()
             self._roots()
-            self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
+            self.found.seconds += self._shared(started) / max(1, len(self.x))
             self._tell(news)
             turns = deque(range(len(self.problems)))
             points = sorted({problem.point for problem in self.problems})
@@ -133,7 +135,7 @@ class _Search:
                 which = torch.tensor([key for key, _ in chosen])
                 self._round(which, torch.tensor([slot for _, slot in chosen]))
                 share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
-                self.found.seconds += (time.monotonic() - started) * share / share.sum()
+                self.found.seconds += self._shared(started) * share / share.sum()
                 self._tell(news)
                 if self.store.size() > self.method.memory:
                     self.given_up[max(points, key=self.store.size)] = True
@@ -143,6 +145,11 @@ class _Search:
             for weight, before in frozen:
                 weight.requires_grad_(before)
         return self.found
+
+    def _shared(self, started: float) -> float:
+        """The seconds since then, without what was spent on single points and is theirs already."""
+        spent, self.aside = time.monotonic() - started - self.aside, 0.0
+        return max(0.0, spent)
 
     def _tell(self, news: News | None) -> None:
         """Let others hear of the points that are decided, once of each."""
@@ -277,21 +284,28 @@ class _Search:
             seldom = problem.rounds & (problem.rounds - 1) == 0
             linear = self.ball.p in (1.0, math.inf)
             if seldom and linear and bool(near[place]) and not self.found.broken[problem.point]:
+                started = time.monotonic()
                 self._corner(z[place : place + 1], chosen[place : place + 1])
+                spent = time.monotonic() - started
+                self.found.seconds[problem.point] += spent
+                self.aside += spent
 
     def _corner(self, z: Tensor, which: Tensor) -> None:
         """From one point to the best one of its linear region, downhill from around there, and once more."""
         owner = self.owner[which]
         ball, x = self.ball.restrict(owner), self.x[owner]
         generator = torch.Generator().manual_seed(self.problems[int(which)].rounds)
-        for _ in range(_CORNERS):
+        unstable = sum(int(one.unstable[owner].sum()) for one in self.units.inputs.values())
+        for _ in range(max(1, min(_CORNERS, _EFFORT // max(1, unstable)))):
+            left = min(self.deadline - time.monotonic(), self.limit - float(self.found.seconds[owner]))
+            if left <= 0:
+                return
             signs: Signs = {}
             for node, pattern in zip(self.double.switches, self.double.pattern(z), strict=True):
                 if not isinstance(node.op, ReLU):
                     return
                 side = torch.where(pattern, 1, -1).to(torch.int8)
                 signs[node.index] = side * self.units.inputs[node.index].unstable[owner]
-            left = min(self.deadline - time.monotonic(), self.limit - float(self.found.seconds[owner]))
             solved = leaf_program(self.double, self._sub_problems(which, signs), left)
             if solved is None:
                 return
@@ -333,8 +347,8 @@ class _Search:
 
     def _margins(self, z: Tensor, which: Tensor) -> Tensor:
         """What each of the problems is about, at one point each, by the network as it is used."""
-        rows = self.asked.rows[self.owner[which], self.row[which]].to(z.dtype)
-        return (self.net(z) * rows).sum(1)
+        place = self.owner[which], self.row[which]
+        return (self.net(z) * self.asked.rows[place].to(z.dtype)).sum(1) + self.asked.offsets[place].to(z.dtype)
 
     def _chosen(self, turns: deque[int]) -> list[tuple[int, int]]:
         """The worst leaves of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
