@@ -153,4 +153,5 @@ def _combination(gram: Array, target: Array) -> Array:
     try:
         return np.linalg.solve(gram, target)
     except np.linalg.LinAlgError:
-        return np.linalg.pinv(gram, hermitian=True) @ target
+        inverse = np.asarray(np.linalg.pinv(gram, hermitian=True), dtype=np.float64)
+        return inverse @ target
