@@ -151,7 +151,7 @@ def _least_squares(system: Array, used: NDArray[np.bool_]) -> Array:
 def _combination(gram: Array, target: Array) -> Array:
     """Return gram^-1 target, by the pseudo-inverse where a column that is a multiple of another leaves no inverse."""
     try:
-        return np.linalg.solve(gram, target)
+        return np.asarray(np.linalg.solve(gram, target), dtype=np.float64)
     except np.linalg.LinAlgError:
         inverse = np.asarray(np.linalg.pinv(gram, hermitian=True), dtype=np.float64)
         return inverse @ target
