@@ -25,6 +25,7 @@ from relucert.bounding.contraction import Contraction
 from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
+from relucert.bounding.sdp import SDP
 from relucert.bounding.splits import Climbed, Numbers, Problems, Signs, climb
 from relucert.bounding.units import BUDGET
 from relucert.core.ball import Ball
@@ -159,8 +160,12 @@ class _Search:
         self.told |= decided
 
     def _roots(self) -> None:
-        """Bound every point as a whole; the rows that are not proved are the problems."""
-        self.units, margins = Alpha(budget=self.method.budget).solve(self.double, self.x, self.ball, self.asked)
+        """Bound every point as a whole, in l2 by SDP-CROWN; the rows that are not proved are the problems.
+
+        The bounds of the units that are found here serve all sub-problems.
+        """
+        whole = SDP(budget=self.method.budget) if self.ball.p == 2 else Alpha(budget=self.method.budget)
+        self.units, margins = whole.solve(self.double, self.x, self.ball, self.asked)
         inputs = self.units.inputs
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
         self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
