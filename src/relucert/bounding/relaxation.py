@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.intervals import Interval
+from relucert.bounding.line_pull import pull_lines
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
@@ -46,12 +47,13 @@ class Lines:
 
         For parallel lines also what must be added for an upper bound.
         """
-        low = _dot(rows.clamp(max=0), self.offset)
         if self.parallel:
-            return rows * self.above.unsqueeze(1), low, _dot(rows.clamp(min=0), self.offset)
-        below = self.below if self.by_row else self.below.unsqueeze(1)
-        slope = torch.where(rows > 0, below, self.above.unsqueeze(1))
-        return rows * slope, low, None
+            low, high = (_dot(part, self.offset) for part in (rows.clamp(max=0), rows.clamp(min=0)))
+            return rows * self.above.unsqueeze(1), low, high
+        below = self.below.flatten(2) if self.by_row else self.below.flatten(1).unsqueeze(1)
+        above, offset = (part.flatten(1).unsqueeze(1) for part in (self.above, self.offset))
+        back, low = pull_lines(rows.flatten(2), below, above, offset)
+        return back.reshape(rows.shape), low, None
 
 
 @dataclass(frozen=True, eq=False)
