@@ -68,6 +68,53 @@ def test_margins_are_below_what_float_evaluation_gives(name: str) -> None:
         assert bool((own < 1e-8).all())
 
 
+def test_leaky_slopes_are_rounded_and_products_with_them() -> None:
+    """max(z, s z) in float32, with an s half way between two of its numbers, for z whose products are as badly rounded."""
+    slope = 1 - 2**-16 - 2**-25 * 0.99
+    net = Network(nn.Sequential(nn.LeakyReLU(slope)), (2,)).eval()
+    z = torch.stack([-1.01 - torch.arange(100_000) * 2.0**-23, torch.full((100_000,), 1e-9)], 1)
+    asked = class_stays(torch.ones(len(z), dtype=torch.long), 2, dtype=torch.float64)
+    gap = (asked.margins(net(z).double()) - asked.margins(net(z.double()))).abs().amax(1)
+    error = evaluation_error(net, z.double(), rc.Ball(2, 0.0, None), {}, asked, torch.float32)[:, 0]
+    assert bool((gap > 1.3 * 2**-24 * z[:, 0].abs()).any())  # more than one rounding
+    assert bool((gap <= error).all())
+
+
+@pytest.mark.parametrize(
+    "box", [(0.0, 0.1), (0.7, 1.0), (torch.tensor([0.1] * 3), torch.tensor(0.3, dtype=torch.float64))]
+)
+@pytest.mark.parametrize("method", ["crown", "region", "bab(nodes=20)", "mip", "auto(nodes=20, restarts=2)"])
+def test_sides_of_the_box_that_float32_rounds(box, method: str) -> None:
+    """The box is that of x's dtype, also where bounds are computed in float64: x may lie on its sides."""
+    net = network("fc", torch.float32)
+    x = torch.stack([torch.as_tensor(side, dtype=torch.float32).expand(3) for side in box])
+    ball = rc.Ball(math.inf, 0.05, box)
+    found = certify(net, x, net.predict(x), ball, method)
+    generator = torch.Generator().manual_seed(0)
+    low, high = ball.hull(x)
+    points = [low, high, *(ball.sample(x, generator) for _ in range(20))]
+    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    net = net.double()
+    for z in points:
+        assert bool((found.margin <= asked.margin(net(z.double()))).all())
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_networks_without_a_switch_are_decided(p: float) -> None:
+    """Of an affine network branch and bound proves what holds at its minimiser and breaks the rest."""
+    net = network("linear")
+    x = inputs(net, 20)
+    y = net.predict(x)
+    ball = rc.Ball(p, 0.3)
+    found = certify(net, x, y, ball, "bab")
+    asked = class_stays(y, 3, dtype=torch.float64).rows
+    matrix, offset = net.module[0].weight.detach(), net.module[0].bias.detach()  # type: ignore[operator]
+    rows = asked @ matrix
+    least = (ball.minimum(x, rows).value + (rows @ x[..., None])[..., 0] + asked @ offset).amin(1)
+    assert [str(verdict) for verdict in found.verdict] == ["robust" if one > 0 else "vulnerable" for one in least]
+    assert len(set(found.verdict)) == 2
+
+
 def test_misclassified_points_are_called_so() -> None:
     net = network("fc")
     x = inputs(net, 5)

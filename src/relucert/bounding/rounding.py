@@ -87,8 +87,10 @@ def _forward(
             if node.index in inputs:
                 given = [given[0].meet(inputs[node.index])]
             if isinstance(node.op, ReLU):
-                # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope rounds once.
-                own[node.index] = unit * _size(given[0], off[0]) * (node.op.slope != 0)
+                # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope is rounded,
+                # and so is the product with it.
+                rounded = 2 * unit / (1 - 2 * unit) * node.op.slope * _size(given[0], off[0]) + info.tiny
+                own[node.index] = rounded * (node.op.slope != 0)
                 # The intervals were computed in float64 and have errors of their own, far below a billionth of their size.
                 sure = off[0] + 1e-9 * _size(given[0], off[0])
                 stable[node.index] = given[0].lower > sure, given[0].upper < -sure

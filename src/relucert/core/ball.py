@@ -210,6 +210,20 @@ class Ball:
         """Return the ball with another eps."""
         return replace(self, eps=eps)
 
+    def beside(self, x: Float[Tensor, " batch *input"]) -> Ball:
+        """Return the ball with its box in the dtype of x: beside x in float64 it stays the set that it is beside x.
+
+        >>> float(Ball(2, 0.5, box=(0, 0.1)).beside(torch.zeros(1, 2)).bounds(torch.zeros(1, 2).double())[1].max())
+        0.10000000149011612
+        """
+        if self.box is None:
+            return self
+        lower, upper = (
+            side.to(x.dtype) if isinstance(side, Tensor) else torch.tensor(side, dtype=x.dtype).item()
+            for side in self.box
+        )
+        return replace(self, box=(lower, upper))
+
     def key(self, index: int = 0, x: Float[Tensor, " batch *input"] | None = None) -> dict[str, Any]:
         """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf".
 

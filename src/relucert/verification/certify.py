@@ -92,6 +92,7 @@ def decide(
     if len(x) == 0:
         return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    ball = ball.beside(x)
     stages: Sequence[Method] = (method,)
     if isinstance(method, Auto):
         pools = any(isinstance(node.op, MaxPool2d) for node in net.switches)
