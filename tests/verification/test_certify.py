@@ -17,6 +17,7 @@ from relucert.core.results import Verdict
 from relucert.networks.network import Network
 from relucert.verification import search
 from relucert.verification.certify import BOUNDING, CERTIFY, certify
+from relucert.verification.margins import narrowest
 from relucert.verification.radius import radius
 from zoo import NETWORKS, inputs, network, randomised
 
@@ -113,6 +114,25 @@ def test_networks_without_a_switch_are_decided(p: float) -> None:
     least = (ball.minimum(x, rows).value + (rows @ x[..., None])[..., 0] + asked @ offset).amin(1)
     assert [str(verdict) for verdict in found.verdict] == ["robust" if one > 0 else "vulnerable" for one in least]
     assert len(set(found.verdict)) == 2
+
+
+def test_the_margin_is_that_of_the_nearest_class() -> None:
+    """Two classes that are always the same, and a third that is nearly as near but rounded worse: the lead is zero."""
+    first, last = nn.Linear(50, 1), nn.Linear(1, 3)
+    with torch.no_grad():
+        first.weight.fill_(0.02)
+        first.bias.zero_()
+        last.weight.copy_(torch.tensor([[1.0], [1.0], [0.5]]))
+        last.bias.copy_(torch.tensor([0.0, 0.0, 0.5 - 1e-6]))
+    net = Network(nn.Sequential(first, nn.ReLU(), last), (50,)).eval()
+    for method in BOUNDING:
+        found = certify(net, torch.ones(1, 50), torch.tensor([0]), rc.Ball(2, 0.0), method)
+        assert -1e-9 < float(found.margin) <= 0
+    margins = torch.tensor([[0.0, 1.0], [3.0, 2.0], [2.0, 3.0], [math.nan, 1.0], [-math.inf, 1.0], [1.0, 1.0]]).double()
+    needed = torch.tensor([[0.1, 1.5], [1.0, 1.0], [1.0, 2.5], [0.1, 0.1], [0.1, 0.1], [math.inf, 0.1]]).double()
+    least, need = narrowest(margins, needed)
+    assert least.tolist() == [0.0, 2.0, 2.0, -math.inf, -math.inf, 1.0]
+    assert (least > need).tolist() == (margins > needed).all(1).tolist()
 
 
 def test_misclassified_points_are_called_so() -> None:

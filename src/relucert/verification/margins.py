@@ -46,7 +46,6 @@ def proved_margins(
 
 
 def narrowest(margins: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
-    """The margin of every example that is nearest to what it must exceed, and that; NaN proves nothing."""
-    short = (margins - needed).nan_to_num(-math.inf).argmin(1, keepdim=True)
-    margin, need = margins.gather(1, short)[:, 0], needed.gather(1, short)[:, 0]
-    return margin.nan_to_num(-math.inf, math.inf, -math.inf), need
+    """The smallest margin of every example, and what it must exceed so that every row's exceeds its own; NaN proves nothing."""
+    least, spare = (part.nan_to_num(-math.inf, math.inf, -math.inf).amin(1) for part in (margins, margins - needed))
+    return least, (least - spare).nan_to_num(0.0, math.inf, -math.inf)
