@@ -2,11 +2,11 @@
 
 A point and one other class make a problem. Its leaves are sub-problems, the ball with some ReLUs split into on and off; a
 leaf whose bound is proved is closed, another is split once more, at the unit that raises the worse of the two children most
-among some candidates. A problem is proved when it has no leaf, and a point when all its problems are. The minimiser of every
-leaf's bound is run through the network: where it changes the decision, it is a witness.
+among some candidates. A problem is proved when it has no leaf, and a point when all its problems are. Witnesses are looked for
+at the minimisers of the leaves' bounds (`hunt`).
 
 What happens to a problem depends on its own leaves alone, so verdicts do not depend on who shares the batch; only a wall
-clock does, and then the verdict is UNKNOWN.
+clock does, and then the verdict is UNKNOWN. What is left open is a `Tree`, from which a smaller radius can go on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import heapq
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -22,8 +23,9 @@ from torch import Tensor
 
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.contraction import Contraction
+from relucert.bounding.crown import CROWN
 from relucert.bounding.intervals import Interval
-from relucert.bounding.relaxation import Lines
+from relucert.bounding.relaxation import Lines, relax
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
 from relucert.bounding.sdp import SDP
 from relucert.bounding.splits import Climbed, Numbers, Problems, Signs, climb
@@ -34,14 +36,13 @@ from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
+from relucert.verification.hunt import Hunt
 from relucert.verification.leaf_store import LeafStore
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import News, Outcome
+from relucert.verification.tree import Tree
 
-_CORNERS = 4  # programs of linear regions, one after the other
-_EFFORT = 1200  # fewer of them where this many units may switch, all programs of a turn together
-_AROUND = 16  # points around their minimisers
-_NEAR = 0.25  # of what the bound is below zero: points above it are no place to look for witnesses
+_AT_ONCE = 8  # points whose SDP-CROWN bounds are found between two looks at the clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +78,16 @@ class BaB(Method):
 @torch.no_grad()
 def branch_and_bound(
     net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float = math.inf,
-    limit: float = math.inf, news: News | None = None,
+    limit: float | Tensor = math.inf, news: News | None = None, known: Tensor | None = None,
+    trees: Mapping[int, Tree] | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that one point may cost, its share of the batch's. `news` hears of points as they are decided.
+    `limit`: seconds that a point may cost, its share of the batch's, one number or one for each. `news` hears of points as they
+    are decided. `known` (batch, specs) has the margins of rows of the property that are proved already, -inf for others;
+    `trees` what a larger ball has left open of some points.
     """
-    return _Search(net, double, x, ball, asked, method, deadline, limit).run(news)
+    return _Search(net, double, x, ball, asked, method, deadline, limit, known, trees or {}).run(news)
 
 
 @dataclass(eq=False)
@@ -93,7 +97,7 @@ class _Problem:
     point: int
     row: int
     leaves: list[tuple[float, int, int]] = field(default_factory=list)
-    rounds: int = 0
+    closed: bool = False
 
 
 class _Search:
@@ -101,21 +105,23 @@ class _Search:
 
     def __init__(
         self, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float,
-        limit: float,
+        limit: float | Tensor, known: Tensor | None, trees: Mapping[int, Tree],
     ):  # fmt: skip
         self.net, self.double, self.x, self.ball, self.asked, self.method = net, double, x, ball, asked, method
-        self.deadline, self.limit = deadline, limit
+        self.deadline, self.limit = deadline, torch.as_tensor(limit).expand(len(x))
+        self.known, self.planted = known, trees
         self.found = Outcome.nothing(x)
-        self.given_up = torch.zeros(len(x), dtype=torch.bool)
-        self.told, self.stuck = self.given_up.clone(), self.given_up.clone()
+        none = torch.zeros(len(x), dtype=torch.bool)
+        # Given up; told of; with leaves that nothing could decide; with all that is open put into a tree.
+        self.given_up, self.told, self.stuck, self.felled = none, none.clone(), none.clone(), none.clone()
         self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
-        self.shapes = [node.shape for node in self.relus]
-        sizes = [math.prod(shape) for shape in self.shapes]
-        self.first = {node.index: sum(sizes[:place]) for place, node in enumerate(self.relus)}
+        self.sizes = [math.prod(node.shape) for node in self.relus]
+        self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
         self.contractions: dict[int, Contraction | None] = {}
-        self.aside = 0.0
-        self.arrived = 0
+        self.ended: dict[int, list[Tree]] = {}
+        self.arrived, self.pace = 0, 0.0
         self.problems: list[_Problem] = []
+        self.of: dict[int, list[_Problem]] = {}
 
     def run(self, news: News | None = None) -> Outcome:
         """Bound the points as a whole, then round after round of leaves until nothing is open."""
@@ -123,34 +129,38 @@ class _Search:
         try:
             for weight, _ in frozen:
                 weight.requires_grad_(False)
-            started = time.monotonic()
             self._roots()
-            self.found.seconds += self._shared(started) / max(1, len(self.x))
             self._tell(news)
             turns = deque(range(len(self.problems)))
-            points = sorted({problem.point for problem in self.problems})
             while (started := time.monotonic()) < self.deadline:
                 chosen = self._chosen(turns)
                 if not chosen:
                     break
                 which = torch.tensor([key for key, _ in chosen])
                 self._round(which, torch.tensor([slot for _, slot in chosen]))
-                share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
-                self.found.seconds += self._shared(started) * share / share.sum()
+                self._charge(started, which)
                 self._tell(news)
                 if self.store.size() > self.method.memory:
-                    self.given_up[max(points, key=self.store.size)] = True
+                    self.given_up[max(self.of, key=self.store.size)] = True
             else:
                 self.found.timed |= ~(self.found.proved | self.found.broken | self.given_up)
+            for point in self.of:
+                self._fell(point)
         finally:
             for weight, before in frozen:
                 weight.requires_grad_(before)
         return self.found
 
-    def _shared(self, started: float) -> float:
-        """The seconds since then, without what was spent on single points and is theirs already."""
-        spent, self.aside = time.monotonic() - started - self.aside, 0.0
-        return max(0.0, spent)
+    def _charge(self, started: float, which: Tensor) -> None:
+        """Charge the time since then to the points of some problems, but for what is charged already."""
+        spent = max(0.0, time.monotonic() - started - self.hunt.aside)
+        self.hunt.aside, self.pace = 0.0, spent / len(which)
+        share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
+        self.found.seconds += spent * share / share.sum()
+
+    def _left(self, point: int) -> float:
+        """The seconds that a point may still cost."""
+        return min(self.deadline - time.monotonic(), float(self.limit[point] - self.found.seconds[point]))
 
     def _tell(self, news: News | None) -> None:
         """Let others hear of the points that are decided, once of each."""
@@ -160,38 +170,132 @@ class _Search:
         self.told |= decided
 
     def _roots(self) -> None:
-        """Bound every point as a whole, in l2 by SDP-CROWN; the rows that are not proved are the problems.
+        """Bound every point as a whole; the rows that are not proved are the problems.
 
         The bounds of the units that are found here serve all sub-problems.
         """
-        whole = SDP(budget=self.method.budget) if self.ball.p == 2 else Alpha(budget=self.method.budget)
-        self.units, margins = whole.solve(self.double, self.x, self.ball, self.asked)
-        inputs = self.units.inputs
+        started = time.monotonic()
+        margins = self._whole()
+        inputs = self.inputs
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
         self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
         self.reach, self.unit = largest_inputs(self.double, self.x, self.ball, inputs)
         # Walks of small networks multiply in another order, once more for every product that was made before.
         error, self.unit = 2 * error, 2 * self.unit
         goal = error + self.needed
-        open_ = ~(margins > goal)
-        self.found.margin, self.found.proved = (margins - error).amin(1), ~open_.any(1)
-        unstable = {node.index: self.units.inputs[node.index].unstable for node in self.relus}
+        open_, self.margins = ~(margins > goal), margins - error
+        if self.known is not None:
+            open_, self.margins = open_ & self.known.isinf(), torch.maximum(self.margins, self.known)
+        for point, tree in self.planted.items():
+            kept = torch.zeros_like(open_[point]).index_fill(0, tree.row, True)
+            open_[point] &= kept
+        self.found.proved, self.found.margin = ~open_.any(1), self.margins.amin(1)
+        unstable = {node.index: inputs[node.index].unstable for node in self.relus}
         self.store = LeafStore(self.relus, unstable, len(self.x), self.x.dtype)
         places = open_.nonzero()
         self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
-        for which in torch.arange(len(places)).split(self.method.batch) if len(places) else ():
-            self._bound(which, *self._start(self.owner[which]), steps=2 * self.method.steps)
+        for problem in self.problems:
+            self.of.setdefault(problem.point, []).append(problem)
+        self.hunt = Hunt(
+            self.net, self.double, self.x, self.ball, self.asked, inputs, self.owner, self.row, self.method.descent,
+            self.found, self._left,
+        )  # fmt: skip
+        self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
+        self._plant()
 
-    def _start(self, owner: Tensor) -> tuple[Signs, Numbers, Numbers]:
-        """No splits, the slopes of the points' own bounds, and no multipliers."""
+    def _whole(self) -> Tensor:
+        """Margins and bounds of the units over whole balls, in l2 by SDP-CROWN; by CROWN where the clock was faster."""
+        method = Alpha(budget=self.method.budget)
+        count = len(self.x)
+        if self.ball.p == 2:
+            # Where the rows that can be proved so are known, the bounds of the units alone are new.
+            method = SDP(budget=self.method.budget) if self.known is None else SDP(steps=0, budget=self.method.budget)
+            count = _AT_ONCE
+        found = []
+        for some in torch.arange(len(self.x)).split(max(1, count)):
+            late = bool(found) and time.monotonic() >= self.deadline
+            quick = CROWN(budget=self.method.budget) if late else method
+            found.append(quick.solve(self.double, self.x[some], self.ball.restrict(some), self.asked.restrict(some)))
+        self.inputs = {
+            node.index: Interval(*(
+                torch.cat([getattr(units.inputs[node.index], side) for units, _ in found]) for side in ("lower", "upper")
+            ))
+            for node in self.double.switches
+        }  # fmt: skip
+        return torch.cat([margins.detach() for _, margins in found])
+
+    def _plant(self) -> None:
+        """The first leaves of all problems: the whole ball, or what a larger one has left open."""
+        keys, rows = [], []
+        for key, problem in enumerate(self.problems):
+            leaves = torch.zeros(1, sum(self.sizes), dtype=torch.int8)
+            if problem.point in self.planted:
+                leaves = self.planted[problem.point].leaves(problem.row, *self._known(problem.point))
+            keys += [key] * len(leaves)
+            rows.append(leaves)
+        if not keys:
+            return
+        every, signs = torch.tensor(keys), torch.cat(rows)
+        for some in torch.arange(len(every)).split(self.method.batch):
+            started, which = time.monotonic(), every[some]
+            start = self._start(self.owner[which], signs[some])
+            late = torch.tensor([self._left(int(point)) <= 0 for point in self.owner[which]])
+            if not self.planted:
+                late &= False  # one leaf for each problem takes no longer than what was just done
+            over = late | (self.found.nodes[self.owner[which]] >= self.method.nodes)
+            self._leave(which[over], signs[some][over])
+            self.found.timed[self.owner[which][late]] = True
+            if bool((~over).any()):
+                mine = [{i: value[~over] for i, value in part.items()} for part in start]
+                self._bound(which[~over], mine[0], mine[1], mine[2], steps=2 * self.method.steps)
+            self._charge(started, which)
+
+    def _known(self, point: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which units of a point are surely on, surely off, and which may switch; rounding is no reason to be sure."""
+        ends = [(self.inputs[node.index], self.unit[point] * self.reach[node.index][point]) for node in self.relus]
+        none = torch.zeros(0, dtype=torch.bool)
+        on = torch.cat([none, *((within.lower[point] > error).flatten() for within, error in ends)])
+        off = torch.cat([none, *((within.upper[point] < -error).flatten() for within, error in ends)])
+        return on, off, torch.cat([none, *(within.unstable[point].flatten() for within, _ in ends)])
+
+    def _leave(self, which: Tensor, signs: Tensor) -> None:
+        """Leaves that are looked at no more, though nothing is proved of them: their points can not be proved here."""
+        for place, key in enumerate(which.tolist()):
+            point, units = self.problems[key].point, self.store.open[self.problems[key].point]
+            self.stuck[point] = True
+            leaf = Tree(torch.tensor([self.problems[key].row]), units, signs[place : place + 1, units])
+            self.ended.setdefault(point, []).append(leaf)
+
+    def _fell(self, point: int) -> None:
+        """Put all that is open of a point into a tree, and forget its leaves."""
+        if self.felled[point]:
+            return
+        self.felled[point] = True
+        parts = self.ended.pop(point, [])
+        for problem in self.of[point]:
+            if problem.leaves:
+                slots = torch.tensor([slot for _, _, slot in problem.leaves])
+                signs = self.store.rows[point].rows["signs"][slots]
+                parts.append(Tree(torch.full((len(slots),), problem.row), self.store.open[point], signs))
+                problem.leaves.clear()
+        self.store.forget(point)
+        if parts and not self.found.proved[point]:
+            self.found.trees[point] = Tree.joined(parts)
+
+    def _start(self, owner: Tensor, splits: Tensor) -> tuple[Signs, Numbers, Numbers]:
+        """Splits by node, the slopes of the points' own bounds, and no multipliers."""
         slopes = {}
         for node in self.relus:
-            lines = self.units.relaxations[node.index]
+            lines = relax(node.op, self.inputs[node.index], "adaptive")  # type: ignore[arg-type]
             assert isinstance(lines, Lines)
             slopes[node.index] = lines.below[owner]
-        signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
-        return signs, slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
+        return self._by_node(splits), slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
+
+    def _by_node(self, every: Tensor) -> Signs:
+        """Signs of all units in a row as signs by node."""
+        parts = zip(self.relus, every.split(self.sizes, 1), strict=True)
+        return {node.index: part.reshape(-1, *node.shape) for node, part in parts}
 
     def _climb(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
         """Bounds of sub-problems of the problems `which`: those of one point after the other's, in its own small network."""
@@ -213,11 +317,11 @@ class _Search:
         if point not in self.contractions:
             inputs = {
                 index: Interval(one.lower[point : point + 1], one.upper[point : point + 1])
-                for index, one in self.units.inputs.items()
+                for index, one in self.inputs.items()
             }
             self.contractions[point] = Contraction.of(self.double, inputs, self.asked.rows[point])
         small = self.contractions[point]
-        problems = self._sub_problems(which, signs)
+        problems = self.hunt.problem(which, signs)
         reach = {index: value[owner] for index, value in self.reach.items()}
         goal, unit = self.goal[which], self.unit[owner]
         options = {"steps": steps, "rate": self.method.rate, "candidates": self.method.candidates}
@@ -237,20 +341,13 @@ class _Search:
             found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
         )
 
-    def _sub_problems(self, which: Tensor, signs: Signs) -> Problems:
-        owner, row = self.owner[which], self.row[which]
-        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
-        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.units.inputs.items()}
-        return Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs)
-
     def _bound(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, *, steps: int) -> None:
         """Bound sub-problems, look for witnesses, and keep what is not proved as leaves."""
         found = self._climb(which, signs, slopes, betas, steps)
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
-        self._try(found.point, owner)
-        self._descend(found.point, found.margin, which)
-        lost = ~(found.margin > self.goal[which]) & ~self.found.broken[owner]
+        self.hunt.look(found.point, found.margin, which)
+        lost = ~(found.margin > self.goal[which])
         places = lost.nonzero()[:, 0]
         kept = [{i: value[places] for i, value in part.items()} for part in (signs, found.slopes, found.betas)]
         slots = self.store.add(owner[places], kept[0], kept[1], kept[2], found.units[places]) if len(places) else []
@@ -259,134 +356,45 @@ class _Search:
             leaf = (float(found.margin[place]), self.arrived, slot)
             heapq.heappush(self.problems[int(which[place])].leaves, leaf)
 
-    def _try(self, points: Tensor, owner: Tensor) -> None:
-        """Run points through the network as it is used, and keep what changes the decision as witnesses."""
-        own = points.to(self.net.dtype)
-        logits = self.net(own).double()
-        # As in `changed`: what another batch may round away is no witness.
-        slack = 32 * torch.finfo(self.net.dtype).eps * logits.abs().amax(1)
-        changed = self.asked.restrict(owner).margin(logits) < -slack
-        inside = self.ball.restrict(owner).contains(self.x[owner], own)
-        for place in (changed & inside & ~self.found.proved[owner]).nonzero()[:, 0].tolist():
-            point = int(owner[place])
-            if not self.found.broken[point]:
-                self.found.broken[point] = True
-                self.found.witness[point] = own[place].double()
-
-    def _descend(self, points: Tensor, bounds: Tensor, which: Tensor) -> None:
-        """Attack from the best of each problem's minimisers: a few steps downhill, the last ones the shortest."""
-        if self.method.descent == 0:
-            return
-        best = self._best_of(points.to(self.net.dtype), which)
-        chosen, z = which[best], self._downhill(points[best], which[best], 0.5)
-        self._try(z, self.owner[chosen])
-        with torch.no_grad():
-            near = self._margins(z.to(self.net.dtype), chosen).double() < -_NEAR * bounds[best]
-        for place, key in enumerate(chosen.tolist()):
-            problem = self.problems[key]
-            problem.rounds += 1
-            # The program of a linear region takes longer than a round of leaves: it has its turn after 1, 2, 4, 8 rounds.
-            seldom = problem.rounds & (problem.rounds - 1) == 0
-            linear = self.ball.p in (1.0, math.inf)
-            if seldom and linear and bool(near[place]) and not self.found.broken[problem.point]:
-                started = time.monotonic()
-                self._corner(z[place : place + 1], chosen[place : place + 1])
-                spent = time.monotonic() - started
-                self.found.seconds[problem.point] += spent
-                self.aside += spent
-
-    def _corner(self, z: Tensor, which: Tensor) -> None:
-        """From one point to the best one of its linear region, downhill from around there, and once more."""
-        owner = self.owner[which]
-        ball, x = self.ball.restrict(owner), self.x[owner]
-        generator = torch.Generator().manual_seed(self.problems[int(which)].rounds)
-        unstable = sum(int(one.unstable[owner].sum()) for one in self.units.inputs.values())
-        for _ in range(max(1, min(_CORNERS, _EFFORT // max(1, unstable)))):
-            left = min(self.deadline - time.monotonic(), self.limit - float(self.found.seconds[owner]))
-            if left <= 0:
-                return
-            signs: Signs = {}
-            for node, pattern in zip(self.double.switches, self.double.pattern(z), strict=True):
-                if not isinstance(node.op, ReLU):
-                    return
-                side = torch.where(pattern, 1, -1).to(torch.int8)
-                signs[node.index] = side * self.units.inputs[node.index].unstable[owner]
-            solved = leaf_program(self.double, self._sub_problems(which, signs), left)
-            if solved is None:
-                return
-            around = (torch.rand(_AROUND, *x.shape[1:], generator=generator) - 0.5).to(x)
-            eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1.0)
-            many = which.expand(_AROUND)
-            starts = self.ball.restrict(self.owner[many]).project(x.expand_as(around), solved[1] + 0.02 * eps * around)
-            points = torch.cat([solved[1], self._downhill(starts, many, 0.05)])
-            many = which.expand(len(points))
-            self._try(points, self.owner[many])
-            z = points[self._best_of(points.to(self.net.dtype), many)]
-            if self.found.broken[int(owner)]:
-                return
-
-    def _best_of(self, points: Tensor, which: Tensor) -> Tensor:
-        """The place of the smallest margin of every problem."""
-        with torch.no_grad():
-            order = self._margins(points, which).argsort()
-        keys, number = torch.unique(which[order], return_inverse=True)
-        first = torch.full((len(keys),), len(order))
-        return order[first.scatter_reduce(0, number, torch.arange(len(order)), "amin")]
-
-    def _downhill(self, points: Tensor, which: Tensor, share: float) -> Tensor:
-        """Points after projected steps against the gradients of their problems' margins, from `share` of eps to nothing."""
-        owner = self.owner[which]
-        x, ball = self.x[owner].to(self.net.dtype), self.ball.restrict(owner)
-        eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1e30)
-        z = points.to(self.net.dtype)
-        for step in range(self.method.descent):
-            with torch.enable_grad():
-                z = z.detach().requires_grad_()
-                (gradient,) = torch.autograd.grad(self._margins(z, which).sum(), z)
-            if math.isinf(self.ball.p):
-                way = gradient.sign()
-            else:
-                way = gradient / gradient.flatten(1).norm(dim=1).clamp(min=1e-30).reshape(eps.shape)
-            z = ball.project(x, z.detach() - share * (1 - step / self.method.descent) * eps * way)
-        return z.detach().double()
-
-    def _margins(self, z: Tensor, which: Tensor) -> Tensor:
-        """What each of the problems is about, at one point each, by the network as it is used."""
-        place = self.owner[which], self.row[which]
-        return (self.net(z) * self.asked.rows[place].to(z.dtype)).sum(1) + self.asked.offsets[place].to(z.dtype)
-
     def _chosen(self, turns: deque[int]) -> list[tuple[int, int]]:
         """The worst leaves of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
         chosen: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
         for _ in range(len(turns)):
             if len(chosen) >= self.method.batch:
                 break
             key = turns.popleft()
             problem = self.problems[key]
             point = problem.point
-            late = bool(self.found.seconds[point] > self.limit)
-            if (late or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
-                self.given_up[point], self.found.timed[point] = True, late
+            left = self._left(point)
+            if (left <= 0 or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
+                self.given_up[point], self.found.timed[point] = True, left <= 0
             if self.found.broken[point] or self.found.proved[point] or self.given_up[point]:
-                self.store.forget(point)
-                problem.leaves.clear()
+                self._fell(point)
                 continue
             if not problem.leaves:
                 self._closed(problem)
                 continue
             count = min(self.method.width, len(problem.leaves))
+            # The last round before the clock stops takes no more leaves than there is time for.
+            if math.isfinite(left) and self.pace > 0:
+                count = max(1, min(count, int(left / self.pace) - taken.get(point, 0)))
+            taken[point] = taken.get(point, 0) + count
             chosen += [(key, heapq.heappop(problem.leaves)[2]) for _ in range(count)]
             turns.append(key)
         return chosen
 
     def _closed(self, problem: _Problem) -> None:
         """A problem without leaves is proved, and its point if it was the last one."""
-        problem.row = -1
-        rest = [other for other in self.problems if other.point == problem.point and other.row >= 0]
+        problem.closed = True
+        rest = [other for other in self.of[problem.point] if not other.closed]
         if not rest and not self.given_up[problem.point] and not self.stuck[problem.point]:
             self.found.proved[problem.point] = True
-            # Every leaf's margin exceeds what rounding asks for, so that much is proved.
-            self.found.margin[problem.point] = self.needed[problem.point].amin()
+            # Every leaf's margin exceeds what rounding asks for, so that much is proved of the rows that were split.
+            for one in self.of[problem.point]:
+                place = one.point, one.row
+                self.margins[place] = torch.maximum(self.margins[place], self.needed[place])
+            self.found.margin[problem.point] = self.margins[problem.point].amin()
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen leaf in two and bound both."""
@@ -411,20 +419,26 @@ class _Search:
         for place in range(len(which)):
             one = which[place : place + 1]
             point = int(self.owner[one])
-            if self.found.broken[point] or self.given_up[point]:
+            splits = torch.cat([signs[node.index][place : place + 1].flatten(1) for node in self.relus], 1)
+            left, started = self._left(point), time.monotonic()
+            if self.found.broken[point] or self.given_up[point] or left <= 0:
+                self._leave(one, splits)
+                self.found.timed[point] |= left <= 0
                 continue
             here, there, own = (
                 {i: value[place : place + 1] for i, value in part.items()} for part in (signs, slopes, betas)
             )
-            solved = leaf_program(self.double, self._sub_problems(one, here), self.deadline - time.monotonic())
+            solved = leaf_program(self.double, self.hunt.problem(one, here), left)
             if solved is None:
                 found = self._climb(one, here, there, own, 20 * self.method.steps)
             else:
-                self._try(solved[1], self.owner[one])
+                self.hunt.run(solved[1], self.owner[one])
                 found = self._climb(one, here, there, solved[0], 0)
-            self._try(found.point, self.owner[one])
+            self.hunt.run(found.point, self.owner[one])
             # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.
-            self.stuck[point] |= not bool(found.margin > self.goal[one])
+            if not bool(found.margin > self.goal[one]):
+                self._leave(one, splits)
+            self.hunt.charge(point, started)
 
     def _best(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor) -> Tensor:
         """The candidate whose worse child has the larger margin, by one walk for each child and no climbing."""
@@ -445,9 +459,4 @@ class _Search:
     def _split(self, signs: Signs, units: Tensor, sign: int) -> Signs:
         """The signs with one more unit of every sub-problem, numbered over all ReLUs."""
         every = torch.cat([signs[node.index].flatten(1) for node in self.relus], 1)
-        every = every.scatter(1, units[:, None], sign)
-        sizes = [math.prod(shape) for shape in self.shapes]
-        return {
-            node.index: part.reshape(-1, *node.shape)
-            for node, part in zip(self.relus, every.split(sizes, 1), strict=True)
-        }
+        return self._by_node(every.scatter(1, units[:, None], sign))

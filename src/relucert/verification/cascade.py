@@ -108,9 +108,10 @@ class _Stage:
                 net, self.piece.double, self.x, self.y, self.ball, stage, self.asked
             )  # fmt: skip
         else:
-            margin, needed = proved_margins(
+            margin, needed, rows = proved_margins(
                 self.piece.double, self.x.double(), self.ball, stage, self.asked, net.dtype  # type: ignore[arg-type]
             )  # fmt: skip
+            state.rows[self.open], state.bounded = torch.maximum(state.rows[self.open], rows), True
         self._spend(started)
         state.proved(self.open, margin > needed, margin, spec(stage))
 
@@ -131,12 +132,13 @@ class _Stage:
             state.proved(at, found.proved[here], found.margin[here], name)
             state.broken(at, found.broken[here], found.witness[here].to(self.x), name)
 
-        solve = mixed_integer if isinstance(stage, MIP) else branch_and_bound
-        left = piece.limit - float(before.max())
-        found = solve(
-            piece.net, piece.double, self.x.double(), self.ball, self.asked, stage,  # type: ignore[arg-type]
-            deadline=piece.deadline, limit=left, news=news,
-        )  # fmt: skip
+        question = (piece.net, piece.double, self.x.double(), self.ball, self.asked)
+        left = piece.limit - before
+        if isinstance(stage, MIP):
+            found = mixed_integer(*question, stage, piece.deadline, left, news)
+        else:
+            known = state.rows[self.open] if state.bounded else None
+            found = branch_and_bound(*question, stage, piece.deadline, left, news, known)
         news(found, range(len(self.x)))
         state.stopped(self.open[found.timed])
 
@@ -151,6 +153,9 @@ class _State:
         self.open = piece.holds.clone()
         self.margin = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
         self.witness = torch.full_like(x, math.nan)
+        # Margins of single rows of the property that are proved, whatever becomes of the others; has any stage looked?
+        self.bounded = False
+        self.rows = torch.full(piece.asked.offsets.shape, -math.inf, dtype=torch.float64, device=x.device)
         self.seconds = torch.zeros(len(x), dtype=torch.float64)
         self.methods: list[str | None] = [None] * len(x)
         self.timed = torch.zeros(len(x), dtype=torch.bool)

@@ -26,23 +26,27 @@ class Bounding(Protocol):
 
 def proved_margins(
     double: Network, x: Tensor, ball: Ball, method: Bounding, asked: Property, dtype: torch.dtype
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch specs"]]:
     """The smallest proved margin of every example, and what it must exceed for the network to keep it in its dtype.
 
-    Cheaper methods that the method contains go first, and what they prove is not looked at again.
+    Last, the margins of the single rows that exceed that, -inf for others. Cheaper methods that the method contains go first,
+    and what they prove is not looked at again.
     """
     margin, needed = x.new_full((len(x),), -math.inf), x.new_zeros(len(x))
+    rows = x.new_full(asked.offsets.shape, -math.inf)
     open_ = torch.arange(len(x), device=x.device)
     for one in (*getattr(method, "contains", ()), method):
         here, question = ball.restrict(open_), asked.restrict(open_)
         units, margins = one.solve(double, x[open_], here, question)
         margins = margins - bound_error(double, x[open_], here, units.inputs, question)
-        least, need = narrowest(margins, evaluation_error(double, x[open_], here, units.inputs, question, dtype))
+        every = evaluation_error(double, x[open_], here, units.inputs, question, dtype)
+        least, need = narrowest(margins, every)
         margin[open_], needed[open_] = least, need
+        rows[open_] = torch.maximum(rows[open_], torch.where(margins > every, margins, -math.inf))
         open_ = open_[~(least > need)]
         if len(open_) == 0:
             break
-    return margin, needed
+    return margin, needed, rows
 
 
 def narrowest(margins: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:

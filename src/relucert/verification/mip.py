@@ -67,13 +67,13 @@ class MIP(Method):
 @torch.no_grad()
 def mixed_integer(
     net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP, deadline: float = math.inf,
-    limit: float = math.inf, news: News | None = None,
+    limit: float | Tensor = math.inf, news: News | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that one point may cost. `news` hears of every point that is decided.
+    `limit`: seconds that a point may cost, one number or one for each. `news` hears of every point that is decided.
     """
-    started = time.monotonic()
+    started, limits = time.monotonic(), torch.as_tensor(limit).expand(len(x))
     solver = method.open(float(ball.p))
     bounding = CROWN() if method.tighten == "crown" else Alpha()
     units, margins = bounding.solve(double, x, ball, asked)
@@ -91,7 +91,7 @@ def mixed_integer(
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
-        until = min(deadline, started + limit - float(found.seconds[point]))
+        until = min(deadline, started + float(limits[point] - found.seconds[point]))
         assert encoding is not None
         here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
         decided = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)

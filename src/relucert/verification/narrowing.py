@@ -3,7 +3,8 @@
 The upper end starts at an attack's witness, the lower end at a bound's radius. An interval of relative width `tol` needs one
 proof at least at upper / (1 + tol), so that is asked first: a proof there ends the search, and a witness lowers the upper end,
 the next question being asked ever further below it. What can not be decided is asked again nearer to what is proved. Every
-witness and every proof stays: the one cuts off all larger radii, the other all smaller ones.
+witness and every proof stays: the one cuts off all larger radii, the other all smaller ones. Questions go on from the leaves
+that the last one which was not proved has left open: its radius was larger, so what it closed stays closed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from relucert.core.rounding import cast_up
 from relucert.networks.network import Network
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.search import search_radius
+from relucert.verification.tree import Tree
 from relucert.verification.upper import attacked, refuse_contradictions
 
 BATCH = 100
@@ -72,6 +74,7 @@ class _Narrowing:
         self.hits = torch.zeros_like(self.lower)
         self.seconds = torch.full_like(self.lower, spent)
         self.right = net.predict(x) == y
+        self.trees: dict[int, Tree] = {}
 
     def run(self) -> RadiusInterval:
         """Ask until every interval is narrow."""
@@ -90,6 +93,14 @@ class _Narrowing:
             lower, upper, exact, self.witness, self.seconds.to(self.x.dtype), [spec(self.method)] * len(self.x)
         )
 
+    def _keep(self, trees: dict[int, Tree]) -> None:
+        """Trees for the next questions, as long as there is room for them; any larger ball's will do."""
+        self.trees |= trees
+        for index in sorted(self.trees, key=lambda index: -self.trees[index].size):
+            if sum(tree.size for tree in self.trees.values()) <= self.method.memory:
+                break
+            del self.trees[index]
+
     def _trial(self, open_: Tensor) -> Tensor:
         """The next radii: just below the witness, further below after each that was found, or halfway where that is blocked."""
         low, high, blocked = self.lower[open_], self.upper[open_], self.blocked[open_]
@@ -102,11 +113,14 @@ class _Narrowing:
         x, y = self.x[open_], self.y[open_]
         sides = None if self.sides is None else tuple(side[open_] for side in self.sides)
         ball = Ball(self.p, eps.to(self.x.dtype), sides)
-        left = SHARE * (self.limit - float(self.seconds[open_].max()))
+        numbers = open_.tolist()
         found = branch_and_bound(
             self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides),
-            class_stays(y, self.net.classes, dtype=torch.float64), self.method, limit=max(left, 0.1),
+            class_stays(y, self.net.classes, dtype=torch.float64), self.method,
+            limit=(SHARE * (self.limit - self.seconds[open_])).clamp(min=0.1),
+            trees={place: self.trees[index] for place, index in enumerate(numbers) if index in self.trees},
         )  # fmt: skip
+        self._keep({numbers[place]: tree for place, tree in found.trees.items()})
         self.seconds[open_] += found.seconds.to(self.seconds)
         radii = ball.radii(x).double()
         won, lost = open_[found.proved], open_[found.broken]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from relucert.verification.tree import Tree
 
 
 @dataclass(eq=False)
@@ -16,7 +18,7 @@ class Outcome:
     """What was found out about every point: proved, or broken by a witness (else NaN), or neither.
 
     `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems; `timed` says that a clock
-    ended the search for it.
+    ended the search for it. `trees` may have what is left open of points that are not proved.
     """
 
     proved: Bool[Tensor, " batch"]
@@ -26,6 +28,7 @@ class Outcome:
     seconds: Float[Tensor, " batch"]
     nodes: Int[Tensor, " batch"]
     timed: Bool[Tensor, " batch"]
+    trees: dict[int, Tree] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls, x: Float[Tensor, " batch *input"]) -> Outcome:

@@ -97,7 +97,7 @@ class _Search:
         ball = Ball(self.p, eps, None if self.sides is None else tuple(side[index] for side in self.sides))
         asked = type(self.asked)(self.asked.rows[index], self.asked.offsets[index])
         bounding: Bounding = self.method  # type: ignore[assignment]
-        margin, needed = proved_margins(self.double, self.x[index], ball, bounding, asked, self.dtype)
+        margin, needed, _ = proved_margins(self.double, self.x[index], ball, bounding, asked, self.dtype)
         won = margin > needed
         eps = torch.where(won & (eps >= self.reach[index]), math.inf, eps)
         lead = margin - needed
