@@ -16,6 +16,7 @@ from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.bab import BaB, branch_and_bound
+from relucert.verification.leaves import leaf_program
 from zoo import inputs, network, randomised
 
 
@@ -189,3 +190,23 @@ def test_regions_have_witnesses_that_minimisers_miss(p):
             found[descent] += verdicts.count(Verdict.VULNERABLE)
     assert found[8] >= 14
     assert found[8] > found[0]
+
+
+def test_programs_of_leaves_over_a_whole_box():
+    """With eps = inf the set is the box in every norm, and the programs have the same optimum."""
+    net = network("fc")
+    x = inputs(net, 1)
+    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, margins = Property(asked.rows[:, :1], asked.offsets[:, :1]), []
+    for p in (1.0, math.inf):
+        ball = rc.Ball(p, math.inf)
+        within = CROWN().units(net, x, ball).inputs
+        patterns = zip(net.switches, net.pattern(x), strict=True)
+        signs = {
+            node.index: (torch.where(on, 1, -1) * within[node.index].unstable).to(torch.int8) for node, on in patterns
+        }
+        solved = leaf_program(net, Problems(x, ball, one, within, signs), 5.0)
+        assert solved is not None
+        assert ball.contains(x, solved[1]).all()
+        margins.append(float(one.margin(net(solved[1]).detach())))
+    assert margins[0] == pytest.approx(margins[1], abs=1e-6)

@@ -135,6 +135,31 @@ def test_the_margin_is_that_of_the_nearest_class() -> None:
     assert (least > need).tolist() == (margins > needed).all(1).tolist()
 
 
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("lead", [0.8, 3.0])
+def test_the_whole_box_of_a_network_with_a_unit_without_weights(p: float, lead: float) -> None:
+    """The unit has a bound at every eps, also inf, and a program of linear regions does not need eps."""
+    first, inner, last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, 0.5], [0.0, 0.0]]))
+        first.bias.copy_(torch.tensor([-0.1, 5.0]))
+        inner.weight.copy_(torch.eye(2))
+        inner.bias.zero_()
+        last.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, 1.0]]))
+        last.bias.copy_(torch.tensor([5.0 + lead, 0.0]))
+    net = Network(nn.Sequential(first, nn.ReLU(), inner, nn.ReLU(), last).double(), (2,)).eval()
+    x, ball = torch.zeros(1, 2).double(), rc.Ball(p, math.inf)
+    for method in BOUNDING:
+        for one in rc.bounds(net, x, ball, method).inputs.values():
+            assert bool((one.lower <= one.upper).all())
+        found = certify(net, x, torch.tensor([0]), ball, method)
+        assert str(found.verdict[0]) == ("robust" if lead == 3.0 else "unknown")
+        assert float(found.margin) == pytest.approx(lead - 2.8, rel=1e-6)  # at the corner (1, 1)
+    for method in ("bab", "auto"):
+        found = certify(net, x, torch.tensor([0]), ball, method)
+        assert str(found.verdict[0]) == ("robust" if lead == 3.0 else "vulnerable")
+
+
 def test_misclassified_points_are_called_so() -> None:
     net = network("fc")
     x = inputs(net, 5)

@@ -112,7 +112,9 @@ class Walks:
             offsets.append(one.low[0])
         every, offset = torch.cat(rows), torch.cat(offsets)
         value = self.x.flatten(1) @ every.T + offset
-        reach = norm(every, dual(self.ball.p)) * cast_up(self.ball.radii(self.x), self.x.dtype)[:, None]
+        length, eps = norm(every, dual(self.ball.p)), cast_up(self.ball.radii(self.x), self.x.dtype)[:, None]
+        # Zero weights do not move at any eps: inf * 0 would be NaN.
+        reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
         free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
         if self.ball.box is None:
             return free

@@ -88,7 +88,7 @@ class _Program:
             worst = -float((self.rows @ step + self.offsets).min())
             if worst <= 0:
                 return None
-            size = float(self.c.abs().sum()) * float(self.ball.radii(self.x)[0]) + 1.0
+            size = float(-self.ball.range(self.x, self.c.reshape(1, *self.x.shape))[0]) + 1.0
             return step, multipliers * (ENOUGH * size / worst)
         return found
 
@@ -103,8 +103,9 @@ class _Program:
         if math.isinf(self.ball.p):
             bounds = np.stack([-np.minimum(below, eps) * np.ones(size), np.minimum(above, eps) * np.ones(size)], 1)
         else:  # d = up - down, with the sum of both at most eps
-            matrix = np.concatenate([np.concatenate([matrix, -matrix], 1), np.ones((1, 2 * size))])
-            right = np.append(right, eps)
+            matrix = np.concatenate([matrix, -matrix], 1)
+            if math.isfinite(eps):
+                matrix, right = np.concatenate([matrix, np.ones((1, 2 * size))]), np.append(right, eps)
             ends = np.concatenate([np.minimum(above, eps) * np.ones(size), np.minimum(below, eps) * np.ones(size)])
             bounds = np.stack([np.zeros(2 * size), ends], 1)
             cost = np.concatenate([cost, -cost])
