@@ -192,6 +192,7 @@ def test_regions_have_witnesses_that_minimisers_miss(p):
     assert found[8] > found[0]
 
 
+@torch.no_grad()
 def test_programs_of_leaves_over_a_whole_box():
     """With eps = inf the set is the box in every norm, and the programs have the same optimum."""
     net = network("fc")
@@ -208,5 +209,5 @@ def test_programs_of_leaves_over_a_whole_box():
         solved = leaf_program(net, Problems(x, ball, one, within, signs), 5.0)
         assert solved is not None
         assert ball.contains(x, solved[1]).all()
-        margins.append(float(one.margin(net(solved[1]).detach())))
+        margins.append(float(one.margin(net(solved[1]))))
     assert margins[0] == pytest.approx(margins[1], abs=1e-6)
