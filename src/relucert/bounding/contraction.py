@@ -76,7 +76,7 @@ class Contraction:
     @torch.no_grad()
     def of(net: Network, inputs: dict[int, Interval], rows: Float[Tensor, " rows classes"]) -> Contraction | None:
         """For one example's intervals (1, *shape); None where switches are no ReLUs, or where nothing would be small."""
-        if not net.switches or any(not isinstance(node.op, ReLU) for node in net.switches):
+        if any(not isinstance(node.op, ReLU) for node in net.switches):
             return None
         kept = {node.index: Kept.of(node, inputs[node.index]) for node in net.switches}
         units = {index: one.unstable[0].flatten().nonzero()[:, 0] for index, one in kept.items()}

@@ -335,7 +335,8 @@ class _Search:
             self.double, problems, small.small(slopes), small.small(betas), goal=goal, unit=unit,
             reach=small.small(reach), small=(small, self.row[which]), **options,  # type: ignore[arg-type]
         )  # fmt: skip
-        numbers = torch.cat([self.first[index] + units for index, units in small.units.items()])
+        every = [self.first[index] + units for index, units in small.units.items()]
+        numbers = torch.cat([torch.zeros(0, dtype=torch.long), *every])  # of a network without switches none
         units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)
         return Climbed(
             found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
