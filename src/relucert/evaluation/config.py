@@ -9,10 +9,12 @@ from pathlib import Path
 from relucert.core.errors import InvalidInput
 from relucert.training.recipes import default_eps
 
+Rules = list[tuple[str, bool, str]]
+
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Test error and PGD robust error of a network on a data set."""
+class PointsConfig:
+    """A question about a network and the test points of a data set."""
 
     model: Path
     """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
@@ -20,31 +22,49 @@ class EvaluateConfig:
     """digits, mnist, fmnist, gts or cifar10; its test set is used."""
     p: float = math.inf
     """The norm of the perturbations: a number >= 1, or inf."""
-    eps: float | None = None
-    """Their radius in pixels; by default the paper's for the data set and the norm."""
-    points: int | None = 1000
-    """How many test points are attacked, from the first; the test error is of all of them."""
-    attack: str = "pgd"
-    """The attack, with parameters if wanted: "pgd(steps=40, restarts=10)"."""
-    regions: bool = True
-    """Also mean d_B and d_D, and the share of points that the region theorem certifies at eps."""
-    batch: int = 500
-    """Points attacked together."""
+    points: int | None = 100
+    """How many test points, from the first; None for all."""
+    batch: int = 100
+    """Points worked on together."""
     out: Path | None = None
     """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", float(self.p))
-        for name, holds, rule in [
-            ("p", self.p >= 1, "be a number >= 1 or inf"),
-            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
-            ("points", self.points is None or self.points >= 1, "be at least 1"),
-            ("batch", self.batch >= 1, "be at least 1"),
-        ]:
+        for name, holds, rule in self.rules():
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+
+    def rules(self) -> Rules:
+        """What must hold: the names of parameters, whether it does, and how it is said."""
+        return [
+            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("batch", self.batch >= 1, "be at least 1"),
+        ]
+
+    @property
+    def records(self) -> Path:
+        """Where the records go: as asked, or into a run's folder, or beside a model's file."""
+        if self.out is not None:
+            return self.out
+        return self.model / "records.jsonl" if self.model.is_dir() else self.model.with_suffix(".records.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedConfig(PointsConfig):
+    """A question about one radius, for which the paper has a default."""
+
+    eps: float | None = None
+    """Their radius in pixels; by default the paper's for the data set and the norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.eps is None and default_eps(self.data, self.p) is None:
             raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
+
+    def rules(self) -> Rules:
+        return [*super().rules(), _radius_rule(self.eps)]
 
     @property
     def radius(self) -> float:
@@ -53,24 +73,27 @@ class EvaluateConfig:
         assert found is not None
         return found
 
-    @property
-    def records(self) -> Path:
-        """Where the records go."""
-        return records_file(self.model, self.out)
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(JudgedConfig):
+    """Test error and PGD robust error of a network on a data set."""
+
+    points: int | None = 1000
+    """How many test points are attacked, from the first; the test error is of all of them."""
+    attack: str = "pgd"
+    """The attack, with parameters if wanted: "pgd(steps=40, restarts=10)"."""
+    regions: bool = True
+    """Also mean d_B and d_D, and the share of points that the region theorem certifies at eps."""
+    batch: int = 500
+    """Points attacked together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RadiusConfig:
+class RadiusConfig(PointsConfig):
     """Proved radii of a network's decisions on a data set's test points."""
 
-    model: Path
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
-    data: str
-    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
     p: float = 2.0
     """The norm: a number >= 1, or inf."""
-    points: int | None = 100
-    """How many test points, from the first; None for all."""
     method: str = "region(regions=5)"
     """The method, with parameters if wanted."""
     attack: str | None = "fab(steps=20, targets=3)"
@@ -83,44 +106,22 @@ class RadiusConfig:
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
     """Ask about the label (a misclassified point has radius 0); --no-labels: about the predicted class."""
-    batch: int = 100
-    """Points worked on together."""
-    out: Path | None = None
-    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", float(self.p))
-        for name, holds, rule in [
-            ("p", self.p >= 1, "be a number >= 1 or inf"),
-            ("points", self.points is None or self.points >= 1, "be at least 1"),
-            ("batch", self.batch >= 1, "be at least 1"),
+    def rules(self) -> Rules:
+        return [
+            *super().rules(),
             ("tol", 0 < self.tol < 1, "be above 0 and below 1"),
-            ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
-        ]:
-            if not holds:
-                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
-
-    @property
-    def records(self) -> Path:
-        """Where the records go."""
-        return records_file(self.model, self.out)
+            _clock_rule("timeout", self.timeout),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyConfig:
+class CertifyConfig(JudgedConfig):
     """Verdicts about a network's decisions on a data set's test points, at one radius."""
 
-    model: Path
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
-    data: str
-    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
-    p: float = math.inf
-    """The norm of the perturbations: a number >= 1, or inf."""
-    eps: float | None = None
-    """Their radius in pixels; by default the paper's for the data set and the norm."""
-    method: str = "crown"
-    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, moments,
-    bab, mip, auto."""
+    method: str = "auto"
+    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, moments, bab, mip;
+    auto: one after the other, until every point is decided."""
     timeout: float | None = None
     """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: no limit."""
     run_timeout: float | None = None
@@ -132,48 +133,20 @@ class CertifyConfig:
     """How many test points, from the first; None for all."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
-    batch: int = 100
-    """Points worked on together."""
-    out: Path | None = None
-    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", float(self.p))
-        for name, holds, rule in [
-            ("p", self.p >= 1, "be a number >= 1 or inf"),
-            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
-            ("points", self.points is None or self.points >= 1, "be at least 1"),
-            ("batch", self.batch >= 1, "be at least 1"),
+    def rules(self) -> Rules:
+        return [
+            *super().rules(),
             ("workers", self.workers >= 1, "be at least 1"),
-            ("run_timeout", self.run_timeout is None or self.run_timeout > 0, "be a positive number of seconds"),
-            ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
-        ]:
-            if not holds:
-                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
-        if self.eps is None and default_eps(self.data, self.p) is None:
-            raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
-
-    @property
-    def radius(self) -> float:
-        """The radius at which decisions are certified."""
-        found = default_eps(self.data, self.p) if self.eps is None else self.eps
-        assert found is not None
-        return found
-
-    @property
-    def records(self) -> Path:
-        """Where the records go."""
-        return records_file(self.model, self.out)
+            _clock_rule("run_timeout", self.run_timeout),
+            _clock_rule("timeout", self.timeout),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackConfig:
+class AttackConfig(PointsConfig):
     """Points that change a network's decisions near a data set's test points: within eps, or as near as possible."""
 
-    model: Path
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
-    data: str
-    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
     p: float = 2.0
     """The norm of the perturbations: a number >= 1, or inf."""
     eps: float | None = None
@@ -181,41 +154,23 @@ class AttackConfig:
     method: str | None = None
     """The attack, with parameters if wanted: pgd or apgd (the default) within eps; cw, ddn, fab, region or best (the
     default) for the smallest perturbations."""
-    points: int | None = 100
-    """How many test points, from the first; None for all."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
     """Attack the label (a misclassified point has distance 0); --no-labels: the predicted class."""
-    batch: int = 100
-    """Points worked on together."""
-    out: Path | None = None
-    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", float(self.p))
-        for name, holds, rule in [
-            ("p", self.p >= 1, "be a number >= 1 or inf"),
-            ("eps", self.eps is None or 0 <= self.eps < math.inf, "be a number >= 0"),
-            ("points", self.points is None or self.points >= 1, "be at least 1"),
-            ("batch", self.batch >= 1, "be at least 1"),
-        ]:
-            if not holds:
-                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+    def rules(self) -> Rules:
+        return [*super().rules(), _radius_rule(self.eps)]
 
     @property
     def attack(self) -> str:
         """The attack that is run."""
         return self.method or ("best" if self.eps is None else "apgd")
 
-    @property
-    def records(self) -> Path:
-        """Where the records go."""
-        return records_file(self.model, self.out)
+
+def _radius_rule(eps: float | None) -> tuple[str, bool, str]:
+    return "eps", eps is None or 0 <= eps < math.inf, "be a number >= 0"
 
 
-def records_file(model: Path, out: Path | None) -> Path:
-    """Where records go: as asked, or into a run's folder, or beside a model's file."""
-    if out is not None:
-        return out
-    return model / "records.jsonl" if model.is_dir() else model.with_suffix(".records.jsonl")
+def _clock_rule(name: str, seconds: float | None) -> tuple[str, bool, str]:
+    return name, seconds is None or seconds > 0, "be a positive number of seconds"
