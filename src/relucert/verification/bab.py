@@ -22,24 +22,22 @@ import torch
 from torch import Tensor
 
 from relucert.bounding.alpha import Alpha
-from relucert.bounding.contraction import Contraction
 from relucert.bounding.crown import CROWN
 from relucert.bounding.intervals import Interval
-from relucert.bounding.relaxation import Lines, relax
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
 from relucert.bounding.sdp import SDP
-from relucert.bounding.splits import Climbed, Numbers, Problems, Signs, climb
+from relucert.bounding.splits import Numbers, Signs
 from relucert.bounding.units import BUDGET
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
 from relucert.verification.hunt import Hunt
 from relucert.verification.leaf_store import LeafStore
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import News, Outcome
+from relucert.verification.sub_problems import SubProblems
 from relucert.verification.tree import Tree
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are found between two looks at the clock
@@ -114,10 +112,6 @@ class _Search:
         none = torch.zeros(len(x), dtype=torch.bool)
         # Given up; told of; with leaves that nothing could decide; with all that is open put into a tree.
         self.given_up, self.told, self.stuck, self.felled = none, none.clone(), none.clone(), none.clone()
-        self.relus = [node for node in double.switches if isinstance(node.op, ReLU)]
-        self.sizes = [math.prod(node.shape) for node in self.relus]
-        self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
-        self.contractions: dict[int, Contraction | None] = {}
         self.ended: dict[int, list[Tree]] = {}
         self.arrived, self.pace = 0, 0.0
         self.problems: list[_Problem] = []
@@ -175,13 +169,12 @@ class _Search:
         The bounds of the units that are found here serve all sub-problems.
         """
         started = time.monotonic()
-        margins = self._whole()
-        inputs = self.inputs
+        inputs, margins = self._whole()
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
         self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
-        self.reach, self.unit = largest_inputs(self.double, self.x, self.ball, inputs)
+        reach, unit = largest_inputs(self.double, self.x, self.ball, inputs)
         # Walks of small networks multiply in another order, once more for every product that was made before.
-        error, self.unit = 2 * error, 2 * self.unit
+        error, unit = 2 * error, 2 * unit
         goal = error + self.needed
         open_, self.margins = ~(margins > goal), margins - error
         if self.known is not None:
@@ -190,22 +183,23 @@ class _Search:
             kept = torch.zeros_like(open_[point]).index_fill(0, tree.row, True)
             open_[point] &= kept
         self.found.proved, self.found.margin = ~open_.any(1), self.margins.amin(1)
-        unstable = {node.index: inputs[node.index].unstable for node in self.relus}
-        self.store = LeafStore(self.relus, unstable, len(self.x), self.x.dtype)
         places = open_.nonzero()
-        self.owner, self.row, self.goal = places[:, 0], places[:, 1], goal[open_]
+        self.owner, self.goal = places[:, 0], goal[open_]
+        self.parts = SubProblems(
+            self.double, self.x, self.ball, self.asked, inputs, self.owner, places[:, 1], self.goal, reach, unit,
+            self.method.rate, self.method.candidates,
+        )  # fmt: skip
+        unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
+        self.store = LeafStore(self.parts.relus, unstable, len(self.x), self.x.dtype)
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
             self.of.setdefault(problem.point, []).append(problem)
-        self.hunt = Hunt(
-            self.net, self.double, self.x, self.ball, self.asked, inputs, self.owner, self.row, self.method.descent,
-            self.found, self._left,
-        )  # fmt: skip
+        self.hunt = Hunt(self.net, self.parts, self.method.descent, self.found, self._left)
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
 
-    def _whole(self) -> Tensor:
-        """Margins and bounds of the units over whole balls, in l2 by SDP-CROWN; by CROWN where the clock was faster."""
+    def _whole(self) -> tuple[dict[int, Interval], Tensor]:
+        """Bounds of the units and margins over whole balls, in l2 by SDP-CROWN; by CROWN where the clock was faster."""
         method = Alpha(budget=self.method.budget)
         count = len(self.x)
         if self.ball.p == 2:
@@ -217,21 +211,21 @@ class _Search:
             late = bool(found) and time.monotonic() >= self.deadline
             quick = CROWN(budget=self.method.budget) if late else method
             found.append(quick.solve(self.double, self.x[some], self.ball.restrict(some), self.asked.restrict(some)))
-        self.inputs = {
+        inputs = {
             node.index: Interval(*(
                 torch.cat([getattr(units.inputs[node.index], side) for units, _ in found]) for side in ("lower", "upper")
             ))
             for node in self.double.switches
         }  # fmt: skip
-        return torch.cat([margins.detach() for _, margins in found])
+        return inputs, torch.cat([margins.detach() for _, margins in found])
 
     def _plant(self) -> None:
         """The first leaves of all problems: the whole ball, or what a larger one has left open."""
         keys, rows = [], []
         for key, problem in enumerate(self.problems):
-            leaves = torch.zeros(1, sum(self.sizes), dtype=torch.int8)
+            leaves = torch.zeros(1, sum(self.parts.sizes), dtype=torch.int8)
             if problem.point in self.planted:
-                leaves = self.planted[problem.point].leaves(problem.row, *self._known(problem.point))
+                leaves = self.planted[problem.point].leaves(problem.row, *self.parts.known(problem.point))
             keys += [key] * len(leaves)
             rows.append(leaves)
         if not keys:
@@ -239,7 +233,7 @@ class _Search:
         every, signs = torch.tensor(keys), torch.cat(rows)
         for some in torch.arange(len(every)).split(self.method.batch):
             started, which = time.monotonic(), every[some]
-            start = self._start(self.owner[which], signs[some])
+            start = self.parts.start(which, signs[some])
             late = torch.tensor([self._left(int(point)) <= 0 for point in self.owner[which]])
             if not self.planted:
                 late &= False  # one leaf for each problem takes no longer than what was just done
@@ -250,14 +244,6 @@ class _Search:
                 mine = [{i: value[~over] for i, value in part.items()} for part in start]
                 self._bound(which[~over], mine[0], mine[1], mine[2], steps=2 * self.method.steps)
             self._charge(started, which)
-
-    def _known(self, point: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which units of a point are surely on, surely off, and which may switch; rounding is no reason to be sure."""
-        ends = [(self.inputs[node.index], self.unit[point] * self.reach[node.index][point]) for node in self.relus]
-        none = torch.zeros(0, dtype=torch.bool)
-        on = torch.cat([none, *((within.lower[point] > error).flatten() for within, error in ends)])
-        off = torch.cat([none, *((within.upper[point] < -error).flatten() for within, error in ends)])
-        return on, off, torch.cat([none, *(within.unstable[point].flatten() for within, _ in ends)])
 
     def _leave(self, which: Tensor, signs: Tensor) -> None:
         """Leaves that are looked at no more, though nothing is proved of them: their points can not be proved here."""
@@ -283,68 +269,9 @@ class _Search:
         if parts and not self.found.proved[point]:
             self.found.trees[point] = Tree.joined(parts)
 
-    def _start(self, owner: Tensor, splits: Tensor) -> tuple[Signs, Numbers, Numbers]:
-        """Splits by node, the slopes of the points' own bounds, and no multipliers."""
-        slopes = {}
-        for node in self.relus:
-            lines = relax(node.op, self.inputs[node.index], "adaptive")  # type: ignore[arg-type]
-            assert isinstance(lines, Lines)
-            slopes[node.index] = lines.below[owner]
-        return self._by_node(splits), slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
-
-    def _by_node(self, every: Tensor) -> Signs:
-        """Signs of all units in a row as signs by node."""
-        parts = zip(self.relus, every.split(self.sizes, 1), strict=True)
-        return {node.index: part.reshape(-1, *node.shape) for node, part in parts}
-
-    def _climb(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
-        """Bounds of sub-problems of the problems `which`: those of one point after the other's, in its own small network."""
-        owner = self.owner[which]
-        found = []
-        order: list[Tensor] = []
-        for point in owner.unique().tolist():
-            places = (owner == point).nonzero()[:, 0]
-            mine = [{i: value[places] for i, value in part.items()} for part in (signs, slopes, betas)]
-            found.append(self._climb_one(point, which[places], mine[0], mine[1], mine[2], steps))
-            order.append(places)
-        return Climbed.gathered(found, torch.cat(order))
-
-    def _climb_one(
-        self, point: int, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int
-    ) -> Climbed:
-        """Bounds of sub-problems of one point."""
-        owner = self.owner[which]
-        if point not in self.contractions:
-            inputs = {
-                index: Interval(one.lower[point : point + 1], one.upper[point : point + 1])
-                for index, one in self.inputs.items()
-            }
-            self.contractions[point] = Contraction.of(self.double, inputs, self.asked.rows[point])
-        small = self.contractions[point]
-        problems = self.hunt.problem(which, signs)
-        reach = {index: value[owner] for index, value in self.reach.items()}
-        goal, unit = self.goal[which], self.unit[owner]
-        options = {"steps": steps, "rate": self.method.rate, "candidates": self.method.candidates}
-        if small is None:
-            return climb(self.double, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
-        low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))
-        low, high = small.small(low), small.small(high)
-        within = {index: Interval(low[index], high[index]) for index in low}
-        problems = Problems(problems.x, problems.ball, problems.asked, within, small.small(signs))
-        found = climb(
-            self.double, problems, small.small(slopes), small.small(betas), goal=goal, unit=unit,
-            reach=small.small(reach), small=(small, self.row[which]), **options,  # type: ignore[arg-type]
-        )  # fmt: skip
-        every = [self.first[index] + units for index, units in small.units.items()]
-        numbers = torch.cat([torch.zeros(0, dtype=torch.long), *every])  # of a network without switches none
-        units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)
-        return Climbed(
-            found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
-        )
-
     def _bound(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, *, steps: int) -> None:
         """Bound sub-problems, look for witnesses, and keep what is not proved as leaves."""
-        found = self._climb(which, signs, slopes, betas, steps)
+        found = self.parts.climb(which, signs, slopes, betas, steps)
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.hunt.look(found.point, found.margin, which)
@@ -410,17 +337,17 @@ class _Search:
         if len(which) == 0:
             return
         unit = self._best(which, signs, slopes, betas, units)
-        children = [self._split(signs, unit, sign) for sign in (1, -1)]
+        children = [self.parts.split(signs, unit, sign) for sign in (1, -1)]
         both = {index: torch.cat([child[index] for child in children]) for index in signs}
         twice = [{i: torch.cat([value, value]) for i, value in part.items()} for part in (slopes, betas)]
         self._bound(torch.cat([which, which]), both, *twice, steps=self.method.steps)
 
     def _finish(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers) -> None:
         """Leaves with nothing left to split: the program decides, or a long climb where there is none."""
+        every = self.parts.flat(signs, len(which))
         for place in range(len(which)):
-            one = which[place : place + 1]
+            one, splits = which[place : place + 1], every[place : place + 1]
             point = int(self.owner[one])
-            splits = torch.cat([signs[node.index][place : place + 1].flatten(1) for node in self.relus], 1)
             left, started = self._left(point), time.monotonic()
             if self.found.broken[point] or self.given_up[point] or left <= 0:
                 self._leave(one, splits)
@@ -429,12 +356,12 @@ class _Search:
             here, there, own = (
                 {i: value[place : place + 1] for i, value in part.items()} for part in (signs, slopes, betas)
             )
-            solved = leaf_program(self.double, self.hunt.problem(one, here), left)
+            solved = leaf_program(self.double, self.parts.part(one, here), left)
             if solved is None:
-                found = self._climb(one, here, there, own, 20 * self.method.steps)
+                found = self.parts.climb(one, here, there, own, 20 * self.method.steps)
             else:
                 self.hunt.run(solved[1], self.owner[one])
-                found = self._climb(one, here, there, solved[0], 0)
+                found = self.parts.climb(one, here, there, solved[0], 0)
             self.hunt.run(found.point, self.owner[one])
             # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.
             if not bool(found.margin > self.goal[one]):
@@ -451,13 +378,8 @@ class _Search:
         many = [{i: value[repeat] for i, value in part.items()} for part in (signs, slopes, betas)]
         ends = []
         for sign in (1, -1):
-            found = self._climb(which[repeat], self._split(many[0], flat, sign), many[1], many[2], 0)
+            found = self.parts.climb(which[repeat], self.parts.split(many[0], flat, sign), many[1], many[2], 0)
             # What is proved anyhow needs no more.
             ends.append(torch.minimum(found.margin, self.goal[which[repeat]]).reshape(count, tried))
         score = torch.minimum(*ends) + 0.1 * torch.maximum(*ends)
         return units.gather(1, score.masked_fill(units < 0, -math.inf).argmax(1, keepdim=True))[:, 0]
-
-    def _split(self, signs: Signs, units: Tensor, sign: int) -> Signs:
-        """The signs with one more unit of every sub-problem, numbered over all ReLUs."""
-        every = torch.cat([signs[node.index].flatten(1) for node in self.relus], 1)
-        return self._by_node(every.scatter(1, units[:, None], sign))

@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from relucert.bounding.intervals import Interval
-from relucert.bounding.splits import Problems, Signs
-from relucert.core.ball import Ball
-from relucert.core.properties import Property
+from relucert.bounding.splits import Signs
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import Outcome
+from relucert.verification.sub_problems import SubProblems
 
 _CORNERS = 4  # programs of linear regions, one after the other
 _EFFORT = 1200  # fewer of them where this many units may switch, all programs of a turn together
@@ -31,27 +29,21 @@ _NEAR = 0.25  # of what the bound is below zero: points above it are no place to
 
 @dataclass(eq=False)
 class Hunt:
-    """The problems are (point, row) pairs: `owner` (problems,) are points, `row` rows of the property that was asked.
+    """Witnesses of the network as it is used, `net`, for the problems of `parts`.
 
-    `inputs` has intervals of the units over the balls, `descent` is the number of steps downhill, `left(point)` are the seconds
-    that a point may still cost. Witnesses go into `found`; `aside` are the seconds that were charged to single points there.
+    `descent` is the number of steps downhill, `left(point)` are the seconds that a point may still cost. Witnesses go into
+    `found`; `aside` are the seconds that were charged to single points there.
     """
 
     net: Network
-    double: Network
-    x: Tensor
-    ball: Ball
-    asked: Property
-    inputs: dict[int, Interval]
-    owner: Tensor
-    row: Tensor
+    parts: SubProblems
     descent: int
     found: Outcome
     left: Callable[[int], float]
-    rounds: list[int] = field(default_factory=list)
     aside: float = 0.0
 
     def __post_init__(self) -> None:
+        self.x, self.ball, self.asked, self.owner = self.parts.x, self.parts.ball, self.parts.asked, self.parts.owner
         self.rounds = [0] * len(self.owner)
 
     def look(self, points: Tensor, bounds: Tensor, which: Tensor) -> None:
@@ -93,31 +85,24 @@ class Hunt:
                 self.found.broken[point] = True
                 self.found.witness[point] = own[place].double()
 
-    def problem(self, which: Tensor, signs: Signs) -> Problems:
-        """The sub-problems of the problems `which` that splits make of them."""
-        owner, row = self.owner[which], self.row[which]
-        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
-        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.inputs.items()}
-        return Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs)
-
     def _corner(self, z: Tensor, which: Tensor) -> None:
         """From one point to the best one of its linear region, downhill from around there, and once more."""
         owner = self.owner[which]
         ball, x = self.ball.restrict(owner), self.x[owner]
         generator = torch.Generator().manual_seed(self.rounds[int(which)])
-        unstable = sum(int(one.unstable[owner].sum()) for one in self.inputs.values())
+        unstable = sum(int(one.unstable[owner].sum()) for one in self.parts.inputs.values())
         started, left = time.monotonic(), self.left(int(owner))
         for _ in range(max(1, min(_CORNERS, _EFFORT // max(1, unstable)))):
             seconds = left - (time.monotonic() - started)
             if seconds <= 0:
                 return
             signs: Signs = {}
-            for node, pattern in zip(self.double.switches, self.double.pattern(z), strict=True):
+            for node, pattern in zip(self.parts.net.switches, self.parts.net.pattern(z), strict=True):
                 if not isinstance(node.op, ReLU):
                     return
                 side = torch.where(pattern, 1, -1).to(torch.int8)
-                signs[node.index] = side * self.inputs[node.index].unstable[owner]
-            solved = leaf_program(self.double, self.problem(which, signs), seconds)
+                signs[node.index] = side * self.parts.inputs[node.index].unstable[owner]
+            solved = leaf_program(self.parts.net, self.parts.part(which, signs), seconds)
             if solved is None:
                 return
             around = (torch.rand(_AROUND, *x.shape[1:], generator=generator) - 0.5).to(x)
@@ -157,5 +142,5 @@ class Hunt:
 
     def _margins(self, z: Tensor, which: Tensor) -> Tensor:
         """What each of the problems is about, at one point each, by the network as it is used."""
-        place = self.owner[which], self.row[which]
+        place = self.owner[which], self.parts.row[which]
         return (self.net(z) * self.asked.rows[place].to(z.dtype)).sum(1) + self.asked.offsets[place].to(z.dtype)
