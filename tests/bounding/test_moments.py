@@ -137,3 +137,15 @@ def test_whole() -> None:
 def test_mistakes(given: dict[str, int], rule: str) -> None:
     with pytest.raises(InvalidInput, match=rule):
         Moments(**given)
+
+
+def test_a_clock_ends_the_search_and_not_the_bound() -> None:
+    """Without a second to spare it is alpha's bound; with time it is more."""
+    net, x, asked = problem("fc")
+    ball = Ball(math.inf, 0.3)
+    stopped, whole = (method.solve(net, x, ball, asked)[1] for method in (Moments(seconds=0), Moments()))
+    assert torch.equal(stopped, Alpha().solve(net, x, ball, asked)[1])
+    assert bool((whole >= stopped).all())
+    assert bool((whole > stopped).any())
+    with pytest.raises(InvalidInput, match="seconds of moments must be at least 0; found -1"):
+        Moments(seconds=-1)

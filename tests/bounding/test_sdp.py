@@ -217,3 +217,21 @@ def test_an_unbounded_ball_proves_nothing_it_should_not() -> None:
 def test_parameters_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         SDP(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_clock_ends_the_search_and_not_the_bound() -> None:
+    """Without a second to spare it is still no less than crown and lipschitz, and sound; with time it is more."""
+    net, x, asked = problem("cnn")
+    ball = Ball(2, 0.4)
+    least, stopped, whole = (
+        least_margins(net, x, ball, asked),
+        SDP(seconds=0).solve(net, x, ball, asked)[1],
+        SDP().solve(net, x, ball, asked)[1],
+    )
+    for cheaper in (CROWN(), Lipschitz()):
+        assert bool((stopped >= cheaper.solve(net, x, ball, asked)[1]).all())
+    assert bool((stopped <= least + 1e-12).all())
+    assert bool((whole >= stopped - 1e-9).all())
+    assert bool((whole > stopped + 1e-6).any())
+    with pytest.raises(InvalidInput, match="seconds of sdp must be at least 0; found -1"):
+        SDP(seconds=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -18,9 +20,11 @@ _DECREASE = 1e-4  # of what the slope promises
 
 @torch.no_grad()
 def minimised(
-    value: Value, start: Float[Tensor, " problems *shape"], steps: int, enough: float = 1e-5
+    value: Value, start: Float[Tensor, " problems *shape"], steps: int, enough: float = 1e-5, until: float = math.inf
 ) -> Float[Tensor, " problems *shape"]:
     """Points from `start` downhill, after `steps` or where ten steps have gained less than `enough` of the value.
+
+    At `until` (of `time.monotonic`) it ends where it is.
 
     `value(which, points)` gives values (n,) and gradients (n, *shape) of the problems with the numbers `which` (n,). A problem
     whose step can not be made short enough is left where it is.
@@ -44,6 +48,8 @@ def minimised(
     history: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=_HISTORY)
     active, before = torch.ones_like(best, dtype=torch.bool), best
     for step in range(steps):
+        if time.monotonic() >= until:
+            break
         way = _direction(gradient, history)
         slope = (way * gradient).sum(1)
         uphill = ~(slope < 0)

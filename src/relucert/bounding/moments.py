@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from dataclasses import dataclass
 from typing import cast
 
@@ -57,12 +58,14 @@ class Moments(Method):
     """`steps` of L-BFGS on vectors of `rank` numbers for every input; never below `alpha`, and any step's bound is sound.
 
     Of deeper networks only the first layer is treated so, and the others by CROWN's lines; its matrix is written out, so
-    that networks with more than 2048 inputs are left to `alpha`. No gradient in the weights.
+    that networks with more than 2048 inputs are left to `alpha`. After `seconds`, alpha's not counted, it ends with what it
+    has. No gradient in the weights.
     """
 
     name = "moments"
     steps: int = 120
     rank: int = 12
+    seconds: float = math.inf
     seed: int = 0
     budget: int = BUDGET
 
@@ -71,6 +74,8 @@ class Moments(Method):
         for name, least in (("steps", 0), ("rank", 2)):
             if getattr(self, name) < least:
                 raise InvalidInput(f"{name} of moments must be at least {least}; found {getattr(self, name)}")
+        if not self.seconds >= 0:
+            raise InvalidInput(f"seconds of moments must be at least 0; found {self.seconds}")
 
     @property
     def contains(self) -> tuple[CROWN, Alpha]:
@@ -107,11 +112,14 @@ class Moments(Method):
         tail = _tail(net, layer, known, x, ball, asked)
         # What alpha proves by twice as much as a network of float32 asks for needs no more.
         open_ = ~(best > 2 * evaluation_error(net, x, ball, known.inputs, asked, torch.float32).to(best))
+        until = time.monotonic() + self.seconds
         for point in open_.any(1).nonzero()[:, 0].tolist():
+            if time.monotonic() >= until:
+                break
             rows = open_[point].nonzero()[:, 0]
             problem = tail.problem(point, rows)
             if problem is not None:
-                found = problem.proved(problem.moments(self))
+                found = problem.proved(problem.moments(self, until))
                 best[point, rows] = torch.fmax(best[point, rows], found.to(best))
         return bounds, best
 
@@ -225,7 +233,7 @@ class _Problem:
     round: bool
     unit: float
 
-    def moments(self, method: Moments) -> Float[Tensor, " rows inputs rank"]:
+    def moments(self, method: Moments, until: float = math.inf) -> Float[Tensor, " rows inputs rank"]:
         """Vectors for every row: moments where the relaxation is small, in float32 and not to be trusted."""
         count, size = self.direct.shape
         form = _Form.of(self)
@@ -238,7 +246,7 @@ class _Problem:
         if self.round:
             start = start / math.sqrt(size)
         start[..., :1] += point
-        return form.normal(minimised(form.lifted, start, method.steps))
+        return form.normal(minimised(form.lifted, start, method.steps, until=until))
 
     def proved(self, vectors: Float[Tensor, " rows inputs rank"]) -> Float[Tensor, " rows"]:
         """The bounds that the moments lead to, in float64 and less their rounding."""

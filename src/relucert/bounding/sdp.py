@@ -22,6 +22,7 @@ around it, and the walk ends over the ball itself: the bound holds for every p, 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -56,13 +57,15 @@ class SDP(Method):
     """`steps` of Adam on the slopes of all walks; never below `crown` and `lipschitz`, and every step's bound is sound.
 
     `inner`: whether the bounds of inner units, too, are tightened by such a walk, without steps. `rate` is the step size of the
-    slopes, which are numbers in [0, 1]; `budget` bytes of memory for the walks. No gradient in the weights.
+    slopes, which are numbers in [0, 1]; `budget` bytes of memory for the walks. After `seconds`, those of `crown` not counted,
+    it ends with what it has. No gradient in the weights.
     """
 
     name = "sdp"
     steps: int = 20
     rate: float = 0.3
     inner: bool = True
+    seconds: float = math.inf
     budget: int = BUDGET
 
     def __post_init__(self) -> None:
@@ -71,6 +74,8 @@ class SDP(Method):
             raise InvalidInput(f"steps of sdp must be at least 0; found {self.steps}")
         if not 0 < self.rate < 10:
             raise InvalidInput(f"rate of sdp must lie between 0 and 10; found {self.rate}")
+        if not self.seconds >= 0:
+            raise InvalidInput(f"seconds of sdp must be at least 0; found {self.seconds}")
 
     @property
     def contains(self) -> tuple[CROWN, Lipschitz]:
@@ -81,7 +86,7 @@ class SDP(Method):
         """Bounds of all units."""
         with torch.no_grad():
             known = CROWN(budget=self.budget).units(net, x, ball)
-        return self._moved(net, x, ball, known)[-1].bounds(net)
+        return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds(net)
 
     def solve(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
@@ -89,7 +94,8 @@ class SDP(Method):
         """Bounds of all units, and lower bounds on the property's margins over the ball."""
         with torch.no_grad():
             bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
-            moves = self._moved(net, x, ball, bounds)
+            until = time.monotonic() + self.seconds
+            moves = self._moved(net, x, ball, bounds, until)
             for one in moves:
                 best = torch.maximum(best, lipschitz_margins(net, one, x, ball, asked))
             moved = moves[-1]
@@ -103,24 +109,24 @@ class SDP(Method):
             for some in torch.arange(asked.rows.shape[1], device=x.device).split(rows):
                 part = Property(asked.rows[batch][:, some], asked.offsets[batch][:, some])
                 place = (batch[:, None], some[None])
-                best[place] = torch.maximum(best[place], self._climb(net, balls, x[batch], here, part))
+                best[place] = torch.maximum(best[place], self._climb(net, balls, x[batch], here, part, until))
         return bounds, torch.where(best.isnan(), -math.inf, best)
 
     @torch.no_grad()
-    def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds) -> list[Deviations]:
+    def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds, until: float) -> list[Deviations]:
         """How far nodes move by `lipschitz` alone and, last, with inner units tightened by walks."""
         parts = Parts(net)
         found = [deviations(net, x, ball, known, parts=parts)]
         if self.inner:
 
             def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
-                return self._refined(net, x, ball, so_far, node, within)
+                return self._refined(net, x, ball, so_far, node, within, until)
 
             found.append(deviations(net, x, ball, found[0].bounds(net), refine, parts))
         return found
 
     def _climb(
-        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property, until: float
     ) -> Float[Tensor, " batch specs"]:
         """The best margins seen while the slopes climb."""
         rows, last = asked.rows.shape[1], len(net.graph) - 1
@@ -144,7 +150,7 @@ class SDP(Method):
             for weight, _ in frozen:
                 weight.requires_grad_(False)
             for step in range(self.steps + 1 if slopes else 1):
-                with torch.set_grad_enabled(bool(slopes) and step < self.steps):
+                with torch.set_grad_enabled(bool(slopes) and step < self.steps and time.monotonic() < until):
                     lines = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
                     found = pull(net.graph, last, asked.rows, lines).minimum(x, ball) + asked.offsets
                     loss = -found[found.isfinite()].sum()
@@ -165,7 +171,7 @@ class SDP(Method):
         return best
 
     def _refined(
-        self, net: Network, x: Tensor, ball: Ball, moved: Deviations, node: Node, within: Interval
+        self, net: Network, x: Tensor, ball: Ball, moved: Deviations, node: Node, within: Interval, until: float
     ) -> Interval:
         """The interval of a node's input after one walk for each end of every unit that may switch."""
         if not moved.before:
@@ -186,6 +192,8 @@ class SDP(Method):
             # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
             for some in units.split(rows, 1):
+                if time.monotonic() >= until:
+                    break
                 picked = one_hot(some, shape, x.dtype)
                 ends = pull(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
                 below, above = ends.split(some.shape[1], 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from relucert.geometry.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.bab import BaB, branch_and_bound
-from relucert.verification.margins import narrowest, proved_margins
+from relucert.verification.margins import Bounding, narrowest, proved_margins
 from relucert.verification.mip import MIP, mixed_integer
 from relucert.verification.outcome import Outcome
 
@@ -109,11 +109,19 @@ class _Stage:
             )  # fmt: skip
         else:
             margin, needed, rows = proved_margins(
-                self.piece.double, self.x.double(), self.ball, stage, self.asked, net.dtype  # type: ignore[arg-type]
+                self.piece.double, self.x.double(), self.ball, self._hurried(stage), self.asked, net.dtype
             )  # fmt: skip
             state.rows[self.open], state.bounded = torch.maximum(state.rows[self.open], rows), True
         self._spend(started)
         state.proved(self.open, margin > needed, margin, spec(stage))
+
+    def _hurried(self, stage: Method) -> Bounding:
+        """A slow method with the seconds that its inputs have left."""
+        if isinstance(stage, SDP | Moments):
+            left = float((self.piece.limit - self.state.seconds[self.open]).sum())
+            left = min(stage.seconds, left, self.piece.deadline - time.monotonic())
+            return replace(stage, seconds=max(0.0, left))
+        return stage  # type: ignore[return-value]
 
     def _spend(self, started: float) -> None:
         self.state.seconds[self.open] += (time.monotonic() - started) / len(self.open)
