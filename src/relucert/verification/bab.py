@@ -41,6 +41,7 @@ from relucert.verification.sub_problems import SubProblems
 from relucert.verification.tree import Tree
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are found between two looks at the clock
+_FIRST = 16  # leaves that are bounded between two looks at the clock before the pace is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,17 +201,17 @@ class _Search:
 
     def _whole(self) -> tuple[dict[int, Interval], Tensor]:
         """Bounds of the units and margins over whole balls, in l2 by SDP-CROWN; by CROWN where the clock was faster."""
-        method = Alpha(budget=self.method.budget)
-        count = len(self.x)
-        if self.ball.p == 2:
-            # Where the rows that can be proved so are known, the bounds of the units alone are new.
-            method = SDP(budget=self.method.budget) if self.known is None else SDP(steps=0, budget=self.method.budget)
-            count = _AT_ONCE
-        found = []
-        for some in torch.arange(len(self.x)).split(max(1, count)):
-            late = bool(found) and time.monotonic() >= self.deadline
-            quick = CROWN(budget=self.method.budget) if late else method
-            found.append(quick.solve(self.double, self.x[some], self.ball.restrict(some), self.asked.restrict(some)))
+        budget, found = self.method.budget, []
+        for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
+            left = min(float(self.limit[some].sum()), self.deadline - time.monotonic())
+            method = Alpha(budget=budget)
+            if self.ball.p == 2:
+                # Where the rows that can be proved so are known, the bounds of the units alone are new.
+                steps = SDP.steps if self.known is None else 0
+                method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
+            if left <= 0:
+                method = CROWN(budget=budget)
+            found.append(method.solve(self.double, self.x[some], self.ball.restrict(some), self.asked.restrict(some)))
         inputs = {
             node.index: Interval(*(
                 torch.cat([getattr(units.inputs[node.index], side) for units, _ in found]) for side in ("lower", "upper")
@@ -231,12 +232,11 @@ class _Search:
         if not keys:
             return
         every, signs = torch.tensor(keys), torch.cat(rows)
-        for some in torch.arange(len(every)).split(self.method.batch):
+        clocked = math.isfinite(self.deadline) or bool(self.limit.isfinite().any())
+        for some in torch.arange(len(every)).split(min(self.method.batch, _FIRST) if clocked else self.method.batch):
             started, which = time.monotonic(), every[some]
             start = self.parts.start(which, signs[some])
             late = torch.tensor([self._left(int(point)) <= 0 for point in self.owner[which]])
-            if not self.planted:
-                late &= False  # one leaf for each problem takes no longer than what was just done
             over = late | (self.found.nodes[self.owner[which]] >= self.method.nodes)
             self._leave(which[over], signs[some][over])
             self.found.timed[self.owner[which][late]] = True
@@ -306,7 +306,7 @@ class _Search:
             count = min(self.method.width, len(problem.leaves))
             # The last round before the clock stops takes no more leaves than there is time for.
             if math.isfinite(left) and self.pace > 0:
-                count = max(1, min(count, int(left / self.pace) - taken.get(point, 0)))
+                count = max(0, min(count, max(int(left / self.pace), 1) - taken.get(point, 0)))
             taken[point] = taken.get(point, 0) + count
             chosen += [(key, heapq.heappop(problem.leaves)[2]) for _ in range(count)]
             turns.append(key)
