@@ -40,7 +40,7 @@ LADDERS: dict[str, tuple[float, int]] = {
     "mnist-cnn-ibp-inf": (math.inf, POINTS),
     "mnist-cnn-plain-inf": (2.0, 100),
     "mnist-cnn-at-inf": (2.0, 50),
-    "mnist-cnn-spectral-2": (2.0, POINTS),
+    "mnist-cnn-spectral-2": (2.0, 200),
 }
 METHODS = {
     math.inf: ("ibp", "kw", "crown", "alpha", "moments", "auto"), 2.0: ("crown", "alpha", "lipschitz", "sdp"),
@@ -64,7 +64,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "cnn", "at", math.inf, {"epochs": 8, "attack_steps": 10}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "ibp", math.inf, {"epochs": 90, "batch": 64, "train_eps": 0.13}),
+    ("mnist", "cnn", "ibp", math.inf, {"epochs": 60, "batch": 64, "train_eps": 0.13, "crop": 1}),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
@@ -83,6 +83,7 @@ def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
     given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
     given |= {"decay": config.decay, "attack-steps": config.attack_steps, "intervals": config.intervals}
+    given |= {"crop": config.crop}
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
@@ -129,7 +130,7 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
         found = verdicts(
             CertifyConfig(
                 model=config.folder, data=config.data, p=p, points=points, method=method, out=_records(config),
-                timeout=SECONDS if method == "auto" else None, workers=2 if points == POINTS else 1, batch=50,
+                timeout=SECONDS if method == "auto" else None, workers=2, batch=50,
             )
         )  # fmt: skip
         proved |= {record.index for record in found.records if record.verdict == "robust"}

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def augment(
-    x: Float[Tensor, "batch channels height width"], padding: int, generator: torch.Generator
+    x: Float[Tensor, "batch channels height width"], padding: int, generator: torch.Generator, *, mirror: bool = True
 ) -> Float[Tensor, "batch channels height width"]:
-    """Random crops of the zero-padded images, each mirrored with probability 1/2."""
+    """Random crops of the zero-padded images, each mirrored with probability 1/2 unless that is not wanted."""
     count, _, height, width = x.shape
     top, left = torch.randint(0, 2 * padding + 1, (2, count), generator=generator).to(x.device)
-    mirrored = (torch.rand(count, generator=generator) < 0.5).to(x.device)
+    mirrored = (torch.rand(count, generator=generator) < 0.5).to(x.device) & mirror
     rows = top[:, None] + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device).expand(count, width)
     columns = left[:, None] + torch.where(mirrored[:, None], columns.flip(1), columns)

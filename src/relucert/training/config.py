@@ -11,6 +11,7 @@ from typing import Any
 from relucert.core.errors import InvalidInput
 from relucert.training.recipes import (
     ATTACK_STEPS,
+    CROP_PADDING,
     CROSS_LIPSCHITZ,
     L1,
     RECIPES,
@@ -85,7 +86,10 @@ class TrainConfig:
     attack_steps: int | None = None
     """Steps of PGD in training; by default the paper's: 40 on mnist and fmnist, 7 on gts and cifar10 (10 on digits)."""
     augment: bool = True
-    """Random crops and mirroring where the paper has them (cifar10)."""
+    """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given."""
+    crop: int | None = None
+    """Pixels by which random crops are moved at most; by default the paper's: 2 on cifar10, none elsewhere. Only cifar10 and
+    fmnist are mirrored."""
     seed: int = 0
     """Everything random follows from it."""
     out: Path | None = None
@@ -116,6 +120,7 @@ class TrainConfig:
             ("intervals", self.intervals is None or 0 <= self.intervals <= 1, "be a number from 0 to 1"),
             ("lam", self.lam is None or 0 <= self.lam < math.inf, "be a number >= 0"),
             ("gamma", self.gamma is None or 0 < self.gamma < math.inf, "be a positive number"),
+            ("crop", self.crop is None or self.crop >= 0, "be at least 0"),
             ("attack_steps", self.attack_steps is None or self.attack_steps >= 1, "be at least 1"),
             ("evaluate_every", self.evaluate_every >= 0, "be at least 0"),
             ("evaluate_points", self.evaluate_points >= 0, "be at least 0"),
@@ -175,6 +180,13 @@ class TrainConfig:
         return ATTACK_STEPS[self.data] if self.attack_steps is None else self.attack_steps
 
     @property
+    def padding(self) -> int:
+        """The zero-padding before random crops, 0 for none."""
+        if not self.augment:
+            return 0
+        return CROP_PADDING.get(self.data, 0) if self.crop is None else self.crop
+
+    @property
     def folder(self) -> Path:
         """Where the run lives."""
         return self.out or Path("runs") / f"{self.data}-{self.model}-{self.scheme}-{self.p:g}"
@@ -191,7 +203,7 @@ class TrainConfig:
             del values["train_eps"]
         if self.scheme != "rs":
             del values["l1"]
-        for name in ("decay", "intervals"):
+        for name in ("decay", "intervals", "crop"):
             if getattr(self, name) is None:
                 del values[name]
         return values

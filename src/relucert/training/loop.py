@@ -29,7 +29,7 @@ from relucert.training.config import ATTACKING_SCHEMES, BOUNDING_SCHEMES, TrainC
 from relucert.training.interruption import gentle_interrupts
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
-from relucert.training.recipes import CROP_PADDING, rate_factor, schedule, tightening
+from relucert.training.recipes import MIRRORED, rate_factor, schedule, tightening
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schemes.adversarial import Adversarial
@@ -177,8 +177,9 @@ class _Training:
 
     def _step(self, x: Tensor, y: Tensor) -> Terms:
         config = self.config
-        if config.augment and config.data in CROP_PADDING:
-            x = augment(x, CROP_PADDING[config.data], generator(config.seed, "augment", self.done))
+        if config.padding:
+            draw = generator(config.seed, "augment", self.done)
+            x = augment(x, config.padding, draw, mirror=config.data in MIRRORED)
         for group in self.optimiser.param_groups:
             group["lr"] = self._rate(self.done)
         moment = Moment(self.done / self.total, generator(config.seed, "scheme", self.done))

@@ -25,8 +25,9 @@ EPS = {
 #: Steps of PGD while training; 40 are used everywhere in evaluation.
 ATTACK_STEPS = {"mnist": 40, "fmnist": 40, "gts": 7, "cifar10": 7, "digits": 10}
 
-#: Zero-padding before random crops, with mirroring; other data sets are not augmented.
+#: Zero-padding before random crops; other data sets are not augmented. Digits and signs are never mirrored.
 CROP_PADDING = {"cifar10": 2}
+MIRRORED = ("cifar10", "fmnist")
 
 #: How cross-Lipschitz is weighed where nothing is said: ours, it keeps the test error of FC1 on MNIST near plain training's.
 CROSS_LIPSCHITZ = 0.01
