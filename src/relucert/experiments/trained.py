@@ -37,7 +37,7 @@ FIGURES = "evaluation.json"
 LADDERS: dict[str, tuple[float, int]] = {
     "mnist-fc1-kw-inf": (math.inf, POINTS),
     "mnist-cnn-kw-inf": (math.inf, POINTS),
-    "mnist-cnn-ibp-inf": (math.inf, POINTS),
+    "mnist-cnn-crown-ibp-inf": (math.inf, POINTS),
     "mnist-cnn-plain-inf": (2.0, 100),
     "mnist-cnn-at-inf": (2.0, 50),
     "mnist-cnn-spectral-2": (2.0, 200),
@@ -64,7 +64,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "cnn", "at", math.inf, {"epochs": 8, "attack_steps": 10}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "ibp", math.inf, {"epochs": 60, "batch": 64, "train_eps": 0.13, "crop": 1}),
+    ("mnist", "cnn", "crown-ibp", math.inf, {"epochs": 30, "batch": 64, "train_eps": 0.15}),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
