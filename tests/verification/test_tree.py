@@ -13,8 +13,10 @@ from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
+from relucert.verification import narrowing
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.outcome import Outcome
+from relucert.verification.tree import Tree
 from zoo import inputs, network, randomised
 
 
@@ -105,3 +107,34 @@ def test_rows_that_are_known_are_not_asked_again():
     assert bool(every.proved.all())
     assert int(every.nodes.sum()) == 0
     assert bool((every.margin >= 0.25).all())
+
+
+def test_leaves_of_networks_without_units_are_the_whole_ball():
+    tree = Tree(torch.zeros(2, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(2, 0, dtype=torch.int8))
+    none = torch.zeros(0, dtype=torch.bool)
+    assert tree.leaves(0, none, none, none).shape == (1, 0)
+    assert tree.leaves(1, none, none, none).shape == (0, 0)
+
+
+def test_trees_serve_smaller_balls_only(monkeypatch):
+    """Radii that were not proved are asked about again only below, and a tree is handed on to no larger ball."""
+    net = network("fc deep", torch.float32)
+    x = inputs(net, 3)
+    seen: list[tuple[float, float]] = []
+    real = narrowing.branch_and_bound
+
+    def watched(net, double, x, ball, asked, method, *, limit, trees):
+        found = real(net, double, x, ball, asked, method, limit=limit, trees=trees)
+        radii = ball.radii(x)
+        for place, tree in trees.items():
+            seen.append((float(radii[place]), made[id(tree)]))
+        made.update({id(tree): float(radii[place]) for place, tree in found.trees.items()})
+        kept.extend(found.trees.values())
+        return found
+
+    made: dict[int, float] = {}
+    kept: list[Tree] = []
+    monkeypatch.setattr(narrowing, "branch_and_bound", watched)
+    rc.radius(net, x, p=2, method="bab(nodes=3)", tol=1e-3)
+    assert seen
+    assert all(radius <= grown for radius, grown in seen)

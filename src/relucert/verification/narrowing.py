@@ -75,6 +75,7 @@ class _Narrowing:
         self.seconds = torch.full_like(self.lower, spent)
         self.right = net.predict(x) == y
         self.trees: dict[int, Tree] = {}
+        self.grown = torch.zeros_like(self.lower)  # the radii of their balls
 
     def run(self) -> RadiusInterval:
         """Ask until every interval is narrow."""
@@ -113,16 +114,19 @@ class _Narrowing:
         x, y = self.x[open_], self.y[open_]
         sides = None if self.sides is None else tuple(side[open_] for side in self.sides)
         ball = Ball(self.p, eps.to(self.x.dtype), sides)
-        numbers = open_.tolist()
+        numbers, radii = open_.tolist(), ball.radii(x).double()
+        # Witnesses are measured with rounding: a tree of a ball that is smaller, by however little, proves nothing here.
+        grown = (radii <= self.grown[open_]).tolist()
         found = branch_and_bound(
             self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides),
             class_stays(y, self.net.classes, dtype=torch.float64), self.method,
             limit=(SHARE * (self.limit - self.seconds[open_])).clamp(min=0.1),
-            trees={place: self.trees[index] for place, index in enumerate(numbers) if index in self.trees},
+            trees={place: self.trees[index] for place, index in enumerate(numbers) if index in self.trees and grown[place]},
         )  # fmt: skip
+        for place in found.trees:
+            self.grown[numbers[place]] = radii[place]
         self._keep({numbers[place]: tree for place, tree in found.trees.items()})
         self.seconds[open_] += found.seconds.to(self.seconds)
-        radii = ball.radii(x).double()
         won, lost = open_[found.proved], open_[found.broken]
         self.lower[won] = torch.maximum(self.lower[won], radii[found.proved])
         if len(lost):

@@ -43,7 +43,8 @@ class Tree:
         kept = signs[~empty.any(1)] * unstable[self.units]
         found = torch.zeros(len(kept), len(unstable), dtype=torch.int8)
         found[:, self.units] = kept
-        return found.unique(dim=0) if len(found) else found
+        # Without units all leaves are the same one.
+        return found.unique(dim=0) if found.numel() else found[:1]
 
     @property
     def size(self) -> int:
