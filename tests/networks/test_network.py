@@ -284,7 +284,7 @@ def test_bad_inputs_are_named():
 
 
 def test_architectures_refuse_what_they_cannot_take():
-    with pytest.raises(InvalidInput, match="must be one of fc1, fc10, cnn, resnet; found 'vgg'"):
+    with pytest.raises(InvalidInput, match="must be one of fc1, fc10, cnn, cnn-wide, resnet; found 'vgg'"):
         build("vgg", (1, 28, 28), 10)
     with pytest.raises(InvalidInput, match="channels, height, width"):
         cnn((784,), 10)

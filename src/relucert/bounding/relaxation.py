@@ -23,6 +23,7 @@ from torch import Tensor
 
 from relucert.bounding.intervals import Interval
 from relucert.bounding.line_pull import pull_lines
+from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
@@ -54,6 +55,12 @@ class Lines:
         above, offset = (part.flatten(1).unsqueeze(1) for part in (self.above, self.offset))
         back, low = pull_lines(rows.flatten(2), below, above, offset)
         return back.reshape(rows.shape), low, None
+
+    def convolved(self, value: Tensor, filters: Filters) -> Interval:
+        """What the lines make of the nodes' values at x, summed up by a convolution behind them."""
+        below, above = self.below * value, self.above * value + self.offset
+        up, down = filters.parts()
+        return Interval(up.apply(below) + down.apply(above), up.apply(above) + down.apply(below))
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from relucert.bounding.crown import CROWN, crown_margins
 from relucert.bounding.intervals import Interval
 from relucert.bounding.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
 from relucert.bounding.relaxation import Lines, relax
-from relucert.bounding.units import BUDGET, UnitBounds
+from relucert.bounding.units import BUDGET, UnitBounds, Walks, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
@@ -44,12 +44,14 @@ from relucert.core.rounding import cast_up, relative_rounding
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
+from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU
 
 _CARE = 30  # times smaller are the steps of upper slopes
 _ROUNDS = 8  # of the search for lam, half as many for inner units
-_WALK = 24  # tensors of a layer's size that a walk keeps
-_CLIMB = 40  # and that climbing keeps
+_CLIMB = 40  # tensors of a layer's size that climbing keeps
+_TOGETHER = 32  # examples whose patches are made at once
+_CACHE = 2**20  # bytes of one tensor of these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,30 +178,29 @@ class SDP(Method):
         """The interval of a node's input after one walk for each end of every unit that may switch."""
         if not moved.before:
             return within
-        source, shape = node.inputs[0], within.lower.shape[1:]
-        low, high = within.lower.flatten(1).clone(), within.upper.flatten(1).clone()
-        needed = within.unstable.flatten(1)
-        if isinstance(node.op, MaxPool2d):
-            needed = torch.ones_like(needed)
-        widest = max(math.prod(other.shape) for other in net.graph)
-        rows = max(1, self.budget // (2 * _WALK * x.element_size() * widest))
-        order = needed.sum(1).argsort(descending=True)
-        for batch in order.split(max(1, rows // max(1, int(needed.sum(1).max())))):
-            wide = int(needed[batch].sum(1).max())
-            if wide == 0:
-                break
-            lines, here = ball_relaxations(net, moved, batch, _ROUNDS // 2), ball.restrict(batch)
-            # The needed ones of each example first; what fills up the rows is bounded too, and that does no harm.
-            units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
-            for some in units.split(rows, 1):
+        budget = self.budget // 4  # a walk keeps some four times as many tensors as one without balls
+        work, source, shape = Walks(net.graph, x, ball, budget), node.inputs[0], within.lower.shape[1:]
+        if work.patched(source):
+            ends = [within.lower.clone(), within.upper.clone()]
+            for batch in torch.arange(len(x), device=x.device).split(_TOGETHER):
                 if time.monotonic() >= until:
                     break
-                picked = one_hot(some, shape, x.dtype)
-                ends = pull(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
-                below, above = ends.split(some.shape[1], 1)
-                place = (batch[:, None].expand_as(some), some)
-                low[place] = torch.fmax(low[place], below)
-                high[place] = torch.fmin(high[place], -above)
+                here = Walks(net.graph, x[batch], ball.restrict(batch), budget)
+                found = here.local(ball_relaxations(net, moved, batch, _ROUNDS // 2))
+                ends[0][batch] = torch.fmax(ends[0][batch], found.lower)
+                ends[1][batch] = torch.fmin(ends[1][batch], found.upper)
+            return Interval(*ends)
+        low, high, needed = within.lower.flatten(1), within.upper.flatten(1), within.unstable.flatten(1)
+        if isinstance(node.op, MaxPool2d):
+            needed = torch.ones_like(needed)
+        for batch, units, mine in work.chosen(needed, 2):
+            if time.monotonic() >= until:
+                break
+            lines, here = ball_relaxations(net, moved, batch, _ROUNDS // 2), ball.restrict(batch)
+            picked = one_hot(units, shape, x.dtype)
+            found = pull(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
+            below, above = torch.where(found.isnan(), -math.inf, found).split(units.shape[1], 1)
+            low, high = tightened(low, high, batch, units, mine, below, -above, True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
 
@@ -222,6 +223,16 @@ class BallLines:
     by_row: bool = False
     parallel = False
 
+    @property
+    def below(self) -> Tensor:
+        """Slopes for positive functionals."""
+        return self.slopes[0]
+
+    @property
+    def above(self) -> Tensor:
+        """Slopes for negative functionals."""
+        return self.slopes[1]
+
     def with_slopes(self, below: Tensor, above: Tensor) -> BallLines:
         """The same with slopes for every row, (batch, rows, *shape); those of units that cannot switch stay."""
         mask = self.unstable.unsqueeze(1)
@@ -241,8 +252,32 @@ class BallLines:
         mask, units = mask[:, :wide].to(rows.dtype), units[:, :wide]
         place = units.unsqueeze(1).expand(-1, rows.shape[1], -1)
         paying = rows.flatten(2).gather(2, place) * mask.unsqueeze(1)
-        sides = tuple(side.flatten(1).gather(1, units) for side in (self.centre, self.low, self.high))
-        return rows * slopes, self._paid(paying, slopes.flatten(2).gather(2, place), *sides), None
+        centre, low, high = (side.flatten(1).gather(1, units) for side in (self.centre, self.low, self.high))
+        paid = self._paid(paying, slopes.flatten(2).gather(2, place), centre, low, high, self.reach)
+        return rows * slopes, paid, None
+
+    def convolved(self, value: Tensor, filters: Filters) -> Interval:
+        """What the slopes make of the nodes' values at x, and what is paid, summed up by a convolution behind them."""
+        below, above = self.below * value, self.above * value
+        up, down = filters.parts()
+        low, high = up.apply(below) + down.apply(above), up.apply(above) + down.apply(below)
+        mask = self.unstable.to(value.dtype)
+        seen = [filters.seen(part) for part in (mask, self.below, self.above, self.centre, self.low, self.high)]
+        reach = self.reach.expand(len(seen[0]), -1)
+        weights = filters.weight.flatten(1)
+        at_once = max(1, _CACHE // (weights.numel() * value.element_size()))
+        paid: list[tuple[Tensor, Tensor]] = []
+        for parts in zip(*(part.flatten(0, 1).split(at_once) for part in (*seen, reach)), strict=True):
+            own, rising, falling, *around = parts
+            rising, falling, rows = rising.unsqueeze(1), falling.unsqueeze(1), weights * own.unsqueeze(1)
+            least = self._paid(rows, torch.where(weights > 0, rising, falling), *around)
+            most = self._paid(-rows, torch.where(weights > 0, falling, rising), *around)
+            paid.append((least, most))
+        least, most = (
+            torch.cat(ends).unflatten(0, (-1, len(value))).permute(1, 2, 0).reshape(low.shape)
+            for ends in zip(*paid, strict=True)
+        )
+        return Interval(low + least, high - most)
 
     def _paid(
         self,
@@ -251,28 +286,33 @@ class BallLines:
         centre: Float[Tensor, " batch units"],
         low: Float[Tensor, " batch units"],
         high: Float[Tensor, " batch units"],
+        reach: Float[Tensor, " batch"],
     ) -> Float[Tensor, " batch rows"]:
         """The right side of the inequality for functionals c = `rows` and g = `slopes * rows`, at nearly its best lam."""
         with torch.no_grad():
             up, down = rows * (1 - slopes), rows * (self.slope - slopes)
-            centre, low, high = centre.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1)
+            centre, low, high, reach = centre.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1), reach.unsqueeze(1)
             middle = torch.minimum(torch.maximum(-centre, low), high)
-            reach, idle = self.reach.unsqueeze(1), rows == 0
+            up_here, down_here = up * centre, down * centre
             limits = torch.finfo(rows.dtype)
             least, most = limits.tiny**0.5, limits.max**0.25
             unit = reach.clamp(min=1 / most)
 
             def at(lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                """Where the minima are, whether on the upper piece, and what all add up to."""
-                many = lam.unsqueeze(2)
-                near = many.clamp(min=least)
-                right = torch.minimum(torch.maximum(-up / near, middle), high)
-                left = torch.minimum(torch.maximum(-down / near, low), middle)
-                over = up * (centre + right) + many / 2 * right.square()
-                under = down * (centre + left) + many / 2 * left.square()
+                """Where the minima are, whether on the upper piece, and what all add up to.
+
+                Where c = 0 both pieces are lam / 2 t^2, and that which holds t = 0 has the minimum.
+                """
+                half = lam.unsqueeze(2) / 2
+                near = -half.mul(2).clamp(min=least)
+                right, left = up / near, down / near
+                torch.minimum(torch.maximum(right, middle, out=right), high, out=right)
+                torch.minimum(torch.maximum(left, low, out=left), middle, out=left)
+                over = torch.addcmul(up, half, right).mul_(right).add_(up_here)
+                under = torch.addcmul(down, half, left).mul_(left).add_(down_here)
                 upper = over <= under
-                step = torch.where(upper, right, left).masked_fill_(idle, 0.0)
-                value = torch.minimum(over, under).masked_fill_(idle, 0.0).sum(2) - lam / 2 * reach.square()
+                step = torch.where(upper, right, left)
+                value = torch.minimum(over, under, out=over).sum(2) - lam / 2 * reach.square()
                 return step, upper, value
 
             none = torch.zeros_like(reach.expand(rows.shape[:2]))

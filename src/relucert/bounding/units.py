@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from relucert.bounding.backward import Functional, pull
+from relucert.bounding.backward import Functional, Relaxations, pull
 from relucert.bounding.intervals import Interval, through
 from relucert.bounding.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
@@ -27,7 +26,7 @@ from relucert.networks.chains import Step, chain
 from relucert.networks.graph import Graph
 from relucert.networks.linear_map import LinearMap, one_hot
 from relucert.networks.network import Network
-from relucert.networks.patches import patches
+from relucert.networks.patches import Filters, patches
 from relucert.networks.switching import MaxPool2d, Switching
 
 BUDGET = 2**29  # bytes of temporaries
@@ -70,13 +69,12 @@ def unit_bounds(
                 within = work.linear(source, live[source])
             elif rule is None:
                 within = live[source]
+            elif work.patched(source):
+                within = work.local(lines)
+                within = within.meet(live[source]) if intervals else within
             else:
-                within = work.local(source, lines)
-                if within is None:
-                    everything = not intervals or isinstance(node.op, MaxPool2d)
-                    within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
-                elif intervals:
-                    within = within.meet(live[source])
+                everything = not intervals or isinstance(node.op, MaxPool2d)
+                within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
             live[source] = found[node.index] = within
             if rule is not None:
                 lines[node.index] = relax(node.op, within, rule)
@@ -127,22 +125,19 @@ class Walks:
             low, high = tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
-    def local(self, node: int, lines: dict[int, Lines | Winners]) -> Interval | None:
-        """The bounds of all units of a convolution behind a convolution, from patches; None for any other node."""
-        if self.pair is None or node != self.pair[1].last:
-            return None
+    def patched(self, node: int) -> bool:
+        """Whether the rows of a node are patches: it is a convolution behind a convolution."""
+        return self.pair is not None and node == self.pair[1].last
+
+    def local(self, lines: Relaxations) -> Interval:
+        """The bounds of all units of the node whose rows are patches."""
+        assert self.pair is not None
         first, second = self.pair
-        switch = second.core.inputs[0]
-        relaxed = lines[switch]
-        assert isinstance(relaxed, Lines)
-        assert second.conv is not None
+        relaxed = lines[second.core.inputs[0]]
+        assert not isinstance(relaxed, Winners)
         value = self.graph.values(self.x, [first.last])[first.last]
-        below, above = relaxed.below * value, relaxed.above * value + relaxed.offset
-        outer, offset = second.weight(), self._offset(second)
-        conv = (None, second.conv.stride, second.conv.padding, second.conv.dilation)
-        up, down = outer.clamp(min=0), outer.clamp(max=0)
-        low = F.conv2d(below, up, *conv) + F.conv2d(above, down, *conv) + offset
-        high = F.conv2d(above, up, *conv) + F.conv2d(below, down, *conv) + offset
+        here, offset = relaxed.convolved(value, Filters.of(second)), self._offset(second)
+        low, high = here.lower + offset, here.upper + offset
         rooms = (None, None) if self.ball.box is None else self.ball.rooms(self.x)
         eps = cast_up(self.ball.radii(self.x), self.x.dtype)
         size = (self.x.shape[2], self.x.shape[3])

@@ -1,7 +1,8 @@
-"""The paper's architectures for any input shape and number of classes, and a small residual net for tests.
+"""The paper's architectures for any input shape and number of classes, a wider CNN, and a small residual net for tests.
 
 FC1 has one hidden layer of 1024 units, FC10 ten hidden layers (124, 7 x 104, 2 x 86), CNN is two convolutions
-(16 and 32 filters 4 x 4, stride 2, padding 1) and a hidden layer of 100 units. Weights are drawn from a truncated normal
+(16 and 32 filters 4 x 4, stride 2, padding 1) and a hidden layer of 100 units; CNN-wide has 32 and 64 filters and 256
+units, as training with intervals asks for width. Weights are drawn from a truncated normal
 with He's variance 2 / fan-in, biases are zero (section 5 and appendix B of the paper).
 """
 
@@ -57,6 +58,11 @@ def cnn(input_shape: Shape, classes: int, filters: Sequence[int] = (16, 32), hid
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
+def wide_cnn(input_shape: Shape, classes: int) -> nn.Sequential:
+    """The paper's CNN with twice the filters and a hidden layer of 256 units."""
+    return cnn(input_shape, classes, filters=(32, 64), hidden=256)
+
+
 class Residual(nn.Module):
     """`relu(z + conv(relu(conv(z))))` with batch norm behind every convolution."""
 
@@ -86,7 +92,13 @@ def resnet(input_shape: Shape, classes: int, channels: int = 8) -> nn.Sequential
     )
 
 
-ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {"fc1": fc1, "fc10": fc10, "cnn": cnn, "resnet": resnet}
+ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "fc1": fc1,
+    "fc10": fc10,
+    "cnn": cnn,
+    "cnn-wide": wide_cnn,
+    "resnet": resnet,
+}
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:

@@ -8,7 +8,7 @@ filter's weights, as they do in linear relaxations: then F is split in two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,36 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.networks.chains import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Filters:
+    """The linear part of a convolution, everything around it folded in."""
+
+    weight: Float[Tensor, " maps units height width"]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @classmethod
+    def of(cls, step: Step) -> Filters:
+        """Those of a step that is a convolution."""
+        conv = step.conv
+        assert conv is not None
+        return cls(step.weight(), conv.stride, conv.padding, conv.dilation)
+
+    def parts(self) -> tuple[Filters, Filters]:
+        """What is positive of the weights, and what is negative."""
+        return replace(self, weight=self.weight.clamp(min=0)), replace(self, weight=self.weight.clamp(max=0))
+
+    def apply(self, values: Float[Tensor, " batch units *size"]) -> Float[Tensor, " batch maps *positions"]:
+        """The values of all maps."""
+        return F.conv2d(values, self.weight, None, self.stride, self.padding, self.dilation)
+
+    def seen(self, values: Float[Tensor, " batch units *size"]) -> Float[Tensor, " positions batch taps"]:
+        """What every position sees; zero beyond the border."""
+        found = F.unfold(values, self.weight.shape[2:], self.dilation, self.padding, self.stride)  # type: ignore[arg-type]
+        return found.permute(2, 0, 1).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +69,15 @@ def patches(
     `rising` (batch, units, ...) are the slopes of the first convolution's units where the second filter is positive,
     `falling` where it is negative (None: the same).
     """
-    b = second.conv
-    assert b is not None
-    outer = second.weight()
-    kernel = outer.shape[2:]
+    whole = Filters.of(second)
     field = _fields(first, second)
-    seen = F.unfold(rising, kernel, b.dilation, b.padding, b.stride)  # (batch, taps, positions)
     if falling is None:
-        filters = [_filters(first, second, outer, field)]
-        gates = [seen.permute(2, 0, 1).contiguous()]
+        filters, gates = [_filters(first, second, whole.weight, field)], [whole.seen(rising)]
     else:
-        filters = [_filters(first, second, half, field) for half in (outer.clamp(min=0), outer.clamp(max=0))]
-        other = F.unfold(falling, kernel, b.dilation, b.padding, b.stride)
-        gates = [part.permute(2, 0, 1).contiguous() for part in (seen, other)]
+        filters = [_filters(first, second, half.weight, field) for half in whole.parts()]
+        gates = [whole.seen(slopes) for slopes in (rising, falling)]
     columns = second.shape[2]
-    shape = (len(outer), first.weight().shape[1], field[0].size, field[1].size)
+    shape = (len(whole.weight), first.weight().shape[1], field[0].size, field[1].size)
     for place in range(gates[0].shape[0]):
         rows = gates[0][place] @ filters[0]
         if falling is not None:

@@ -31,7 +31,7 @@ BOUNDING_SCHEMES = ("kw", "ibp", "crown-ibp")
 SCHEMES = ("plain", "at", *MARGIN_SCHEMES, "cross-lipschitz", *BOUNDING_SCHEMES, "rs", "spectral")
 #: Schemes that need a radius to train against.
 RADIUS_SCHEMES = (*ATTACKING_SCHEMES, *BOUNDING_SCHEMES, "spectral")
-MODELS = ("fc1", "fc10", "cnn", "resnet")
+MODELS = ("fc1", "fc10", "cnn", "cnn-wide", "resnet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class TrainConfig:
     data: str = "digits"
     """digits, mnist, fmnist, gts or cifar10."""
     model: str = "fc1"
-    """Architecture: fc1, fc10, cnn or resnet."""
+    """Architecture: fc1, fc10, cnn, cnn-wide (twice the filters) or resnet."""
     scheme: str = "plain"
     """plain, at (half of each batch is replaced by PGD points), mmr, mmr-dd, mmr+at, cross-lipschitz; against bounds: kw,
     ibp, crown-ibp; rs (ReLU stability with adversarial points), or spectral (small spectral norms, l2)."""
