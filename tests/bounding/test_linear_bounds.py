@@ -220,7 +220,7 @@ def test_patches_give_the_bounds_of_whole_rows(
     found = {}
     for way in ("patches", "rows"):
         if way == "rows":
-            monkeypatch.setattr(Walks, "local", lambda self, node, lines: None)
+            monkeypatch.setattr(Walks, "patched", lambda self, node: False)
         with torch.no_grad():
             found[way] = [unit_bounds(net, x, ball, rule, intervals=False) for rule in ("parallel", "adaptive")]
     for one, other in zip(found["patches"], found["rows"], strict=True):

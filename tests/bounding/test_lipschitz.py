@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -14,14 +17,14 @@ from torch import Tensor, nn
 from relucert.bounding import spectral
 from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
-from relucert.bounding.lipschitz import Deviations, Lipschitz, deviations, input_radius
+from relucert.bounding.lipschitz import Deviations, Lipschitz, Maps, deviations, input_radius
 from relucert.bounding.spectral import affine_part, local_norm_bounds, node_bound, norm_bounds
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
 from relucert.networks.affine import Affine
 from relucert.networks.network import Network
-from zoo import NETWORKS, inputs, network, randomised
+from zoo import NETWORKS, inputs, network, problem, randomised
 
 BALLS = [Ball(2, 0.05, box=None), Ball(2, 0.4), Ball(math.inf, 0.05), Ball(1, 0.7, box=None), Ball(3, 0.2)]
 
@@ -222,3 +225,29 @@ def test_bounds_of_norms_of_parts_are_used_as_they_are() -> None:
     _, margins = Lipschitz().solve(net, x, ball, asked)
     rows = (asked.rows @ net.module[3].weight).detach()  # type: ignore[index]
     assert bool((margins >= asked.margins(net(x)) - norm(rows, 2, 2) * bound - 1e-9).all())
+
+
+def test_norms_are_those_of_the_weights_as_they_are_now() -> None:
+    """Affine parts are remembered for as long as the weights stay; also a change behind torch's back is seen."""
+    net, x, asked = problem("cnn")
+    ball = Ball(2, 0.1)
+    first = Lipschitz().solve(net, x, ball, asked)[1]
+    assert Maps.of(net) is Maps.of(net)
+    again = Lipschitz().solve(net, x, ball, asked)[1]
+    assert torch.equal(first, again)
+    before = Maps.of(net)
+    next(iter(net.parameters())).data.view(-1)[0] += 0.5
+    assert Maps.of(net) is not before
+    changed, fresh = (Lipschitz().solve(one, x, ball, asked)[1] for one in (net, copy.deepcopy(net)))
+    assert torch.equal(changed, fresh)
+    assert not torch.equal(changed, first)
+
+
+def test_remembered_norms_do_not_keep_a_network_alive() -> None:
+    net, x, asked = problem("cnn")
+    net = copy.deepcopy(net)
+    Lipschitz().solve(net, x, Ball(2, 0.1), asked)
+    there = weakref.ref(net)
+    del net
+    gc.collect()
+    assert there() is None

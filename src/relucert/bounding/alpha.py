@@ -13,7 +13,7 @@ from relucert.bounding.backward import pull
 from relucert.bounding.crown import CROWN, crown_margins
 from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines, Winners, relax
-from relucert.bounding.units import BUDGET, UnitBounds, Walks, restricted, tightened
+from relucert.bounding.units import BUDGET, UnitBounds, Walks, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
@@ -56,11 +56,20 @@ class Alpha(Method):
         return self._refined(net, bounds, x, ball) if self.inner else bounds
 
     def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self,
+        net: Network,
+        x: Float[Tensor, " batch *input"],
+        ball: Ball,
+        asked: Property,
+        known: UnitBounds | None = None,
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball; no gradient in the weights."""
+        """Bounds of all units, and lower bounds on the property's margins over the ball; no gradient in the weights.
+
+        From `known` bounds of the units, if there are any, instead of CROWN's.
+        """
         with torch.no_grad():
-            bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
+            bounds = known or CROWN(budget=self.budget).units(net, x, ball)
+            best = crown_margins(net, bounds, x, ball, asked)
             if self.inner:
                 bounds = self._refined(net, bounds, x, ball)
                 best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
@@ -83,11 +92,7 @@ class Alpha(Method):
                 if isinstance(node.op, MaxPool2d):
                     needed = torch.ones_like(needed)
                 for batch, units, mine in walks.chosen(needed, 2):
-                    here = UnitBounds(
-                        {i: Interval(one.lower[batch], one.upper[batch]) for i, one in inputs.items()},
-                        bounds.logits,
-                        {i: restricted(part, batch) for i, part in lines.items()},
-                    )
+                    here = UnitBounds(inputs, bounds.logits, lines).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
                     none = rows.new_full(rows.shape[:2], -math.inf)

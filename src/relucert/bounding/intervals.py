@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.networks.affine import Affine
@@ -24,6 +24,10 @@ class Interval:
     def meet(self, other: Interval) -> Interval:
         """The tighter of two: both hold, so what both say holds."""
         return Interval(torch.maximum(self.lower, other.lower), torch.minimum(self.upper, other.upper))
+
+    def restrict(self, batch: Int[Tensor, " n"]) -> Interval:
+        """Those of some examples."""
+        return Interval(self.lower[batch], self.upper[batch])
 
     @property
     def unstable(self) -> Bool[Tensor, " batch *shape"]:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -64,16 +65,21 @@ class Lipschitz(Method):
         return self._moved(net, x, ball).bounds(net)
 
     def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self,
+        net: Network,
+        x: Float[Tensor, " batch *input"],
+        ball: Ball,
+        asked: Property,
+        known: UnitBounds | None = None,
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball."""
-        moved = self._moved(net, x, ball)
+        """Bounds of all units, and lower bounds on the property's margins over the ball; from `known` bounds of the units."""
+        moved = self._moved(net, x, ball, known)
         return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
 
     @torch.no_grad()
-    def _moved(self, net: Network, x: Tensor, ball: Ball) -> Deviations:
+    def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds | None = None) -> Deviations:
         start = IBP() if self.inner == "ibp" else CROWN(budget=self.budget)
-        return deviations(net, x, ball, start.units(net, x, ball))
+        return deviations(net, x, ball, known or start.units(net, x, ball))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,20 +181,50 @@ def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
     return _least(ball.radii(x.double()) * wider, corner) * up
 
 
-class Parts:
-    """The affine parts of a network in float64, each looked at when it is needed; for one batch, and weights that stay."""
+class Maps:
+    """The affine parts of a network in float64, with the weights it had when it was looked at, each found when it is needed."""
 
     def __init__(self, net: Network):
-        self.graph = (net if net.dtype == torch.float64 else copy.deepcopy(net).double()).graph
-        self.known: dict[int, AffinePart | None] = {}
+        self.graph = copy.deepcopy(net).double().graph
+        self.parts: dict[int, AffinePart | None] = {}
         self.nodes: dict[int, float] = {}
-        self.local: dict[tuple[int, int, bool], tuple[Tensor, Tensor, Tensor]] = {}
+
+    @classmethod
+    def of(cls, net: Network) -> Maps:
+        """Those of the network as it is now; found once for as long as its weights stay what they are."""
+        found = _MAPS.get(net)
+        if found is None or not found.holds(net):
+            found = _MAPS[net] = cls(net)
+        return found
+
+    def holds(self, net: Network) -> bool:
+        """Whether the weights are still the same, by their values."""
+        pairs = zip(self.graph.nodes, net.graph.nodes, strict=True)
+        return all(
+            own.value.device == now.sources()[name].value.device
+            and torch.equal(own.value, now.sources()[name].value.to(own.value.dtype))
+            for kept, node in pairs
+            if isinstance(kept.op, Affine) and isinstance(now := node.op, Affine)
+            for name, own in kept.op.sources().items()
+        )
 
     def part(self, node: int) -> AffinePart | None:
         """The matrices of a node, or None where they are too large or the node is a root itself."""
-        if node not in self.known:
-            self.known[node] = affine_part(self.graph, node)
-        return self.known[node]
+        if node not in self.parts:
+            self.parts[node] = affine_part(self.graph, node)
+        return self.parts[node]
+
+
+_MAPS: WeakKeyDictionary[Network, Maps] = WeakKeyDictionary()
+
+
+class Parts:
+    """How far the nodes of a network move, by its affine parts; for one batch, whose local norms are remembered."""
+
+    def __init__(self, net: Network):
+        self.maps = Maps.of(net)
+        self.graph, self.part, self.nodes = self.maps.graph, self.maps.part, self.maps.nodes
+        self.local: dict[tuple[int, int, bool], tuple[Tensor, Tensor, Tensor]] = {}
 
     def reaches(self, node: int, moved: Deviations) -> Tensor:
         """How far every unit of a node can go, (batch, *shape): by the norms of its rows."""

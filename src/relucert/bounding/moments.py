@@ -96,22 +96,30 @@ class Moments(Method):
 
     @torch.no_grad()
     def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self,
+        net: Network,
+        x: Float[Tensor, " batch *input"],
+        ball: Ball,
+        asked: Property,
+        known: UnitBounds | None = None,
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball."""
-        bounds, best = Alpha(budget=self.budget).solve(net, x, ball, asked)
+        """Bounds of all units, and lower bounds on the property's margins over the ball.
+
+        From `known` bounds of the units, if there are any, instead of CROWN's.
+        """
+        bounds, best = Alpha(budget=self.budget).solve(net, x, ball, asked, known)
         best = best.detach().clone()
         if net.dtype != torch.float64:
             net, x, asked = copy.deepcopy(net).double(), x.double(), asked.to(torch.float64)
-            known = CROWN(budget=self.budget).units(net, x, ball)
+            precise = CROWN(budget=self.budget).units(net, x, ball)
         else:
-            known = bounds
+            precise = bounds
         layer = _Layer.of(net)
         if layer is None or len(x) == 0:
             return bounds, best
-        tail = _tail(net, layer, known, x, ball, asked)
+        tail = _tail(net, layer, precise, x, ball, asked)
         # What alpha proves by twice as much as a network of float32 asks for needs no more.
-        open_ = ~(best > 2 * evaluation_error(net, x, ball, known.inputs, asked, torch.float32).to(best))
+        open_ = ~(best > 2 * evaluation_error(net, x, ball, precise.inputs, asked, torch.float32).to(best))
         until = time.monotonic() + self.seconds
         for point in open_.any(1).nonzero()[:, 0].tolist():
             if time.monotonic() >= until:

@@ -91,11 +91,20 @@ class SDP(Method):
         return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds(net)
 
     def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self,
+        net: Network,
+        x: Float[Tensor, " batch *input"],
+        ball: Ball,
+        asked: Property,
+        known: UnitBounds | None = None,
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball."""
+        """Bounds of all units, and lower bounds on the property's margins over the ball.
+
+        From `known` bounds of the units, if there are any, instead of CROWN's.
+        """
         with torch.no_grad():
-            bounds, best = CROWN(budget=self.budget).solve(net, x, ball, asked)
+            bounds = known or CROWN(budget=self.budget).units(net, x, ball)
+            best = crown_margins(net, bounds, x, ball, asked)
             until = time.monotonic() + self.seconds
             moves = self._moved(net, x, ball, bounds, until)
             for one in moves:
@@ -347,8 +356,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
     for node in net.switches:
         if node.index not in moved.before:
             continue
-        within = moved.inputs[node.index]
-        within = Interval(within.lower[batch], within.upper[batch])
+        within = moved.inputs[node.index].restrict(batch)
         lines = relax(node.op, within, "adaptive")  # type: ignore[arg-type]
         if isinstance(node.op, ReLU) and isinstance(lines, Lines):
             centre = moved.centres[node.index][batch]

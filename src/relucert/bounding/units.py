@@ -46,6 +46,14 @@ class UnitBounds:
         """Which units of each node may be on or off."""
         return {index: within.unstable for index, within in self.inputs.items()}
 
+    def restrict(self, batch: Int[Tensor, " n"]) -> UnitBounds:
+        """Those of some examples."""
+        return UnitBounds(
+            {index: within.restrict(batch) for index, within in self.inputs.items()},
+            self.logits.restrict(batch),
+            {index: restricted(part, batch) for index, part in self.relaxations.items()},
+        )
+
 
 def unit_bounds(
     net: Network, x: Tensor, ball: Ball, rule: Rule | None, *, intervals: bool = True, budget: int = BUDGET

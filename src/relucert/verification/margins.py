@@ -17,7 +17,11 @@ from relucert.networks.network import Network
 
 
 class Bounding(Protocol):
-    """A method that bounds margins over a ball; `contains`, if it has that, are cheaper ones which it is never below."""
+    """A method that bounds margins over a ball.
+
+    `contains`, if it has that, are cheaper ones which it is never below; then it goes on from the last one's bounds of the
+    units if they are given to `solve` beside the rest, as they do one after the other.
+    """
 
     def solve(self, net: Network, x: Tensor, ball: Ball, asked: Property) -> tuple[UnitBounds, Tensor]:
         """Bounds of all units, and lower bounds on the margins, (batch, specs)."""
@@ -33,17 +37,20 @@ def proved_margins(
     and what they prove is not looked at again.
     """
     margin, needed = x.new_full((len(x),), -math.inf), x.new_zeros(len(x))
-    rows = x.new_full(asked.offsets.shape, -math.inf)
+    best, rows = (x.new_full(asked.offsets.shape, -math.inf) for _ in range(2))
     open_ = torch.arange(len(x), device=x.device)
+    known: tuple[UnitBounds, ...] = ()
     for one in (*getattr(method, "contains", ()), method):
         here, question = ball.restrict(open_), asked.restrict(open_)
-        units, margins = one.solve(double, x[open_], here, question)
+        units, margins = one.solve(double, x[open_], here, question, *known)
         margins = margins - bound_error(double, x[open_], here, units.inputs, question)
+        best[open_] = margins = torch.fmax(best[open_], margins)
         every = evaluation_error(double, x[open_], here, units.inputs, question, dtype)
         least, need = narrowest(margins, every)
         margin[open_], needed[open_] = least, need
         rows[open_] = torch.maximum(rows[open_], torch.where(margins > every, margins, -math.inf))
-        open_ = open_[~(least > need)]
+        left = (~(least > need)).nonzero()[:, 0]
+        open_, known = open_[left], (units.restrict(left),)
         if len(open_) == 0:
             break
     return margin, needed, rows
