@@ -5,7 +5,8 @@ import math
 import pytest
 
 from relucert.core.errors import InvalidInput
-from relucert.training.config import TrainConfig
+from relucert.networks.architectures import ARCHITECTURES
+from relucert.training.config import MODELS, TrainConfig
 from relucert.training.recipes import TABLE_1, TABLES_2_3, Schedule, ramp, schedule
 
 
@@ -86,3 +87,7 @@ def test_schedules_stay_in_range():
     assert Schedule(0.1, 0.02).counts(0.999, 3, 2) == (1, 2)
     assert Schedule(400, 100, shares=False, classes=10).counts(0.0, 50, 3) == (50, 3)
     assert [ramp(progress) for progress in (0.0, 0.05, 0.1, 1.0)] == pytest.approx([0.1, 0.55, 1.0, 1.0])
+
+
+def test_every_architecture_can_be_trained():
+    assert tuple(ARCHITECTURES) == MODELS
