@@ -74,6 +74,15 @@ def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: floa
     torch.testing.assert_close(found.upper.flatten(1), high, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_examples_are_no_answers(name: str) -> None:
+    net, x, asked = problem(name)
+    none = torch.arange(0)
+    units, margins = SDP().solve(net, x[none], Ball(2, 0.1), asked.restrict(none))
+    assert margins.shape == (0, net.classes - 1)
+    assert all(within.lower.shape[0] == 0 for within in units.inputs.values())
+
+
 def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[BallLines, Tensor, Tensor]:
     """A layer with random box, ball and slopes, and functionals; `wide` puts the box far outside of the ball."""
     generator = torch.Generator().manual_seed(seed)

@@ -167,13 +167,13 @@ def lipschitz_margins(
             continue
         below, above = _rooms(moved.values[root], moved.outputs[root], moved.offs[root])
         least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
-        total = total + least * (1 + 2 * relative_rounding(rows[0, 0].numel(), x.dtype))
+        total = total + least * (1 + 2 * relative_rounding(math.prod(rows.shape[2:]), x.dtype))
     return torch.where(total.isnan(), -math.inf, total)
 
 
 def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
     """The radius of a ball of l2 around x that holds the set: from eps, and from the corner of its hull."""
-    size = x[0].numel()
+    size = math.prod(x.shape[1:])
     wider = 1.0 if ball.p <= 2 else size ** (0.5 - (0.0 if math.isinf(ball.p) else 1 / ball.p))
     low, high = (side.double() for side in ball.hull(x))
     corner = norm(torch.maximum(high - x.double(), x.double() - low).flatten(1), 2)

@@ -7,6 +7,8 @@ rounded terms is off by at most gamma_n (|A| |z| + |b|), gamma_n = n u / (1 - n 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -165,7 +167,7 @@ def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> 
     low, high = ball.hull(x)
     reach: dict[int, Tensor] = {0: torch.maximum(low.abs(), high.abs())}
     before: dict[int, Tensor] = {}
-    terms = x[0].numel() + 8
+    terms = math.prod(x.shape[1:]) + 8
     for node in net.graph.nodes[1:]:
         given = [reach[i] for i in node.inputs]
         if isinstance(node.op, Switching):

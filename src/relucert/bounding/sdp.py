@@ -191,7 +191,8 @@ class SDP(Method):
         work, source, shape = Walks(net.graph, x, ball, budget), node.inputs[0], within.lower.shape[1:]
         if work.patched(source):
             ends = [within.lower.clone(), within.upper.clone()]
-            for batch in torch.arange(len(x), device=x.device).split(_TOGETHER):
+            each = 8 * work.taps() * x.element_size()
+            for batch in torch.arange(len(x), device=x.device).split(max(1, min(_TOGETHER, budget // each))):
                 if time.monotonic() >= until:
                     break
                 here = Walks(net.graph, x[batch], ball.restrict(batch), budget)
@@ -283,7 +284,7 @@ class BallLines:
             most = self._paid(-rows, torch.where(weights > 0, falling, rising), *around)
             paid.append((least, most))
         least, most = (
-            torch.cat(ends).unflatten(0, (-1, len(value))).permute(1, 2, 0).reshape(low.shape)
+            torch.cat(ends).unflatten(0, reach.shape).permute(1, 2, 0).reshape(low.shape)
             for ends in zip(*paid, strict=True)
         )
         return Interval(low + least, high - most)

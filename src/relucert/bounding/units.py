@@ -137,6 +137,11 @@ class Walks:
         """Whether the rows of a node are patches: it is a convolution behind a convolution."""
         return self.pair is not None and node == self.pair[1].last
 
+    def taps(self) -> int:
+        """The numbers that all positions of such a node see, in one example."""
+        assert self.pair is not None
+        return math.prod(self.pair[1].shape[1:]) * self.pair[1].weight()[0].numel()
+
     def local(self, lines: Relaxations) -> Interval:
         """The bounds of all units of the node whose rows are patches."""
         assert self.pair is not None
