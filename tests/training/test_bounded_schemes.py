@@ -66,6 +66,44 @@ def test_the_ball_grows_and_clean_cross_entropy_loses_weight(method):
         assert float(terms.parts["robust"]) >= float(terms.parts["cross-entropy"])
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["fc deep", "cnn", "residual"])
+def test_cross_entropy_may_be_that_of_points_of_the_grown_ball(method, name):
+    """It lies between that of the examples, which PGD climbs from, and the worst that the bound allows."""
+    net = network(name)
+    x, y = inputs(net, 6), torch.arange(6) % 3
+    scheme = Bounded(method=method, ball=Ball(math.inf, 0.05), tightening=WHOLE, attack_steps=10)
+    for progress, kappa in ((0.25, 0.625), (0.75, 0.25)):
+        terms = scheme(net, x, y, at(progress))
+        clean, attacked, robust = (
+            float(terms.parts[part]) for part in ("cross-entropy", "adversarial cross-entropy", "robust")
+        )
+        assert clean < attacked <= robust
+        assert float(terms.loss.detach()) == pytest.approx(kappa * attacked + (1 - kappa) * robust)
+        torch.testing.assert_close(terms.logits, net(x).detach())
+    assert "adversarial cross-entropy" not in scheme(net, x, y, at(0.0)).parts
+    slopes = torch.autograd.grad(scheme(net, x, y, at(0.75)).loss, list(net.parameters()), materialize_grads=True)
+    assert any(bool(slope.any()) for slope in slopes)
+
+
+def test_what_is_left_to_cross_entropy_is_a_share_and_for_bounds_only():
+    assert tightening("ibp", 0.5).at(1.0) == (1.0, 0.5)
+    assert tightening("kw", 0.5).at(0.0) == (0.1, 0.5)
+    assert tightening("ibp").at(1.0) == (1.0, 0.0)
+    given = TrainConfig(data="digits", scheme="ibp", eps=0.1, kappa=0.5, adversarial=True).to_json()
+    assert given["kappa"] == 0.5
+    assert given["adversarial"] is True
+    assert {"kappa", "adversarial"}.isdisjoint(TrainConfig(data="digits", scheme="ibp", eps=0.1).to_json())
+    for wrong, message in (
+        ({"scheme": "ibp", "kappa": 1.5}, "kappa must be a number from 0 to 1; found 1.5"),
+        ({"scheme": "plain", "kappa": 0.5}, "kappa is for schemes kw, ibp, crown-ibp; found scheme 'plain'"),
+        ({"scheme": "at", "adversarial": True}, "adversarial is for schemes kw, ibp, crown-ibp; found scheme 'at'"),
+        ({"scheme": "ibp", "adversarial": True}, "kappa must be given and positive"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            TrainConfig(data="digits", eps=0.1, **wrong)
+
+
 def test_crown_ibp_ends_as_ibp_and_kw_is_at_least_the_published_bound():
     net = network("cnn")
     x, y = inputs(net, 4), torch.arange(4) % 3

@@ -83,8 +83,9 @@ def command(config: TrainConfig) -> str:
     """What trains a network of the list."""
     given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
     given |= {"decay": config.decay, "attack-steps": config.attack_steps, "intervals": config.intervals}
-    given |= {"crop": config.crop}
+    given |= {"crop": config.crop, "kappa": config.kappa}
     more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
+    more += " --adversarial" if config.adversarial else ""
     return (
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
         f"--out {config.folder}"

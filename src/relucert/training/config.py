@@ -83,6 +83,10 @@ class TrainConfig:
     """The weight of the sum of absolute weights in rs; by default Xiao et al.'s."""
     intervals: float | None = None
     """The weight of interval margins against CROWN's in crown-ibp when the ball has grown; by default 1, intervals alone."""
+    kappa: float | None = None
+    """What kw, ibp and crown-ibp leave to cross-entropy when the ball has grown, a number from 0 to 1; by default 0."""
+    adversarial: bool = False
+    """Whether that is the cross-entropy of PGD points."""
     attack_steps: int | None = None
     """Steps of PGD in training; by default the paper's: 40 on mnist and fmnist, 7 on gts and cifar10 (10 on digits)."""
     augment: bool = True
@@ -118,6 +122,7 @@ class TrainConfig:
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
             ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
             ("intervals", self.intervals is None or 0 <= self.intervals <= 1, "be a number from 0 to 1"),
+            ("kappa", self.kappa is None or 0 <= self.kappa <= 1, "be a number from 0 to 1"),
             ("lam", self.lam is None or 0 <= self.lam < math.inf, "be a number >= 0"),
             ("gamma", self.gamma is None or 0 < self.gamma < math.inf, "be a positive number"),
             ("crop", self.crop is None or self.crop >= 0, "be at least 0"),
@@ -129,6 +134,11 @@ class TrainConfig:
         for name, holds, rule in rules:
             if not holds:
                 raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+        for name in ("kappa", "adversarial"):
+            if getattr(self, name) and self.scheme not in BOUNDING_SCHEMES:
+                raise InvalidInput(f"{name} is for schemes {', '.join(BOUNDING_SCHEMES)}; found scheme {self.scheme!r}")
+        if self.adversarial and not self.kappa:
+            raise InvalidInput("kappa must be given and positive for adversarial, which is about its share; found none")
         if self.scheme == "spectral" and self.p != 2:
             raise InvalidInput(f"p must be 2 for scheme spectral, whose penalty is about l2; found {self.p:g}")
         if self.trained_radius is None and self.scheme in RADIUS_SCHEMES:
@@ -203,7 +213,9 @@ class TrainConfig:
             del values["train_eps"]
         if self.scheme != "rs":
             del values["l1"]
-        for name in ("decay", "intervals", "crop"):
+        for name in ("decay", "intervals", "crop", "kappa"):
             if getattr(self, name) is None:
                 del values[name]
+        if not self.adversarial:
+            del values["adversarial"]
         return values

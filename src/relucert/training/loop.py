@@ -72,7 +72,10 @@ def scheme(config: TrainConfig) -> Scheme:
     if config.scheme in BOUNDING_SCHEMES:
         ball = Ball(config.p, _given(config.trained_radius))
         share = 1.0 if config.intervals is None else config.intervals
-        return Bounded(method=config.scheme, ball=ball, tightening=tightening(config.scheme), intervals=share)
+        return Bounded(
+            method=config.scheme, ball=ball, tightening=tightening(config.scheme, config.kappa), intervals=share,
+            attack_steps=config.pgd_steps if config.adversarial else 0,
+        )  # fmt: skip
     adversarial = None
     if config.scheme in ATTACKING_SCHEMES:
         ball = Ball(config.p, _given(config.trained_radius))

@@ -9,7 +9,7 @@ are ours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relucert.core.errors import InvalidInput
 
@@ -193,17 +193,20 @@ def default_rate(data: str, scheme: str, p: float, recipe: str) -> float:
     return slow.get(scheme, 1e-3) if recipe == "table1" and p == 2.0 and data in ("mnist", "fmnist") else 1e-3
 
 
-def tightening(scheme: str) -> Tightening:
+def tightening(scheme: str, kappa: float | None = None) -> Tightening:
     """How the ball grows: from a tenth of eps for kw, as Wong and Kolter do, from nothing after a warm-up for intervals.
 
-    Shares of the run are ours: the authors' are for runs of 60 to 200 epochs.
+    Shares of the run are ours: the authors' are for runs of 60 to 200 epochs. In the end `kappa` is left to cross-entropy.
     """
-    return {
+    found = {
         "kw": Tightening(0.0, 0.4, first=0.1),
         "ibp": Tightening(0.05, 0.5, kappa=(1.0, 0.0)),
         "crown-ibp": Tightening(0.05, 0.5, kappa=(1.0, 0.0)),
         "spectral": Tightening(0.0, 0.3, first=0.1),
     }[scheme]
+    if kappa is None:
+        return found
+    return replace(found, kappa=(max(found.kappa[0], kappa), kappa))
 
 
 def default_decay(scheme: str) -> float | None:
