@@ -201,7 +201,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, resnet; found 'vgg'"),
+        ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet; found 'vgg'"),
         (
             {"scheme": "magic"},
             "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral; found 'magic'",
