@@ -126,3 +126,20 @@ def test_unknown_flags_end_with_2(verb):
     with pytest.raises(SystemExit) as done:
         run([verb, "--no-such-flag"])
     assert done.value.code == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
+def test_whoever_stops_reading_leaves_no_traceback(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "from relucert.cli import main; main()", *arguments]
+    done = subprocess.run(
+        command,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +19,20 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code: 0 done, 2 a mistake in what was asked, 130 interrupted."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    """Run the command line and exit with its code.
+
+    0 done, 2 a mistake in what was asked, 130 interrupted, 141 whoever read what it prints has gone.
+    """
+    try:
+        try:
+            code = run(list(sys.argv[1:] if arguments is None else arguments))
+        except SystemExit as done:
+            code = done.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes
+        code = 141
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
