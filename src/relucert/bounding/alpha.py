@@ -10,13 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.backward import pull
-from relucert.bounding.crown import CROWN, crown_margins
+from relucert.bounding.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.intervals import Interval
 from relucert.bounding.relaxation import Lines, Winners, relax
-from relucert.bounding.units import BUDGET, UnitBounds, Walks, tightened
+from relucert.bounding.units import UnitBounds, Walks, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
@@ -24,7 +23,7 @@ from relucert.networks.switching import MaxPool2d, ReLU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alpha(Method):
+class Alpha(AfterCROWN):
     """`steps` of Adam on the slopes; every step's bound is sound, the best is kept, and it starts from CROWN's.
 
     Intermediate bounds are CROWN's, improved by `inner` steps on slopes of their own for every unit that may switch. `rate` is
@@ -35,7 +34,6 @@ class Alpha(Method):
     steps: int = 20
     inner: int = 0
     rate: float = 0.3
-    budget: int = BUDGET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,31 +50,21 @@ class Alpha(Method):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
-        bounds = CROWN(budget=self.budget).units(net, x, ball)
+        bounds = self.start(net, x, ball)
         return self._refined(net, bounds, x, ball) if self.inner else bounds
 
-    def solve(
-        self,
-        net: Network,
-        x: Float[Tensor, " batch *input"],
-        ball: Ball,
-        asked: Property,
-        known: UnitBounds | None = None,
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball; no gradient in the weights.
-
-        From `known` bounds of the units, if there are any, instead of CROWN's.
-        """
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The units' bounds after the `inner` steps, and the best margins of the others."""
         with torch.no_grad():
-            bounds = known or CROWN(budget=self.budget).units(net, x, ball)
-            best = crown_margins(net, bounds, x, ball, asked)
+            best = crown_margins(net, known, x, ball, asked)
             if self.inner:
-                bounds = self._refined(net, bounds, x, ball)
-                best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
+                known = self._refined(net, known, x, ball)
+                best = torch.maximum(best, crown_margins(net, known, x, ball, asked))
         last = len(net.graph) - 1
-        return bounds, self._climb(
-            net, last, asked.rows, bounds, x, ball, best - asked.offsets, self.steps
-        ) + asked.offsets
+        found = self._climb(net, last, asked.rows, known, x, ball, best - asked.offsets, self.steps)
+        return known, found + asked.offsets
 
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:

@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.backward import pull
+from relucert.bounding.contract import Bounding
 from relucert.bounding.ibp import interval_margins
 from relucert.bounding.relaxation import relax
 from relucert.bounding.units import BUDGET, UnitBounds, unit_bounds
 from relucert.core.ball import Ball
-from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 
 
 @dataclass(frozen=True, kw_only=True)
-class CROWN(Method):
+class CROWN(Bounding):
     """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds meet with intervals.
 
     `budget`: bytes of memory for the walks.
@@ -32,12 +32,27 @@ class CROWN(Method):
         """Bounds of all units."""
         return unit_bounds(net, x, ball, "adaptive", budget=self.budget)
 
-    def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball; differentiable in the weights."""
-        bounds = self.units(net, x, ball)
-        return bounds, crown_margins(net, bounds, x, ball, asked)
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The margins; differentiable in the weights."""
+        return known, crown_margins(net, known, x, ball, asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterCROWN(Bounding):
+    """A method that starts from CROWN's bounds of the units; no gradient in the weights."""
+
+    budget: int = BUDGET
+
+    @torch.no_grad()
+    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """CROWN's bounds of the units."""
+        return CROWN(budget=self.budget).units(net, x, ball)
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units: these, where a method has no better ones."""
+        return self.start(net, x, ball)
 
 
 def crown_margins(

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.bounding.contract import Bounding
 from relucert.bounding.intervals import Interval, through
 from relucert.bounding.units import UnitBounds, unit_bounds
 from relucert.core.ball import Ball
-from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine
 from relucert.networks.network import Network
 
 
 @dataclass(frozen=True, kw_only=True)
-class IBP(Method):
+class IBP(Bounding):
     """Intervals from node to node; exact up to the first switch. Margins grow as ball and box shrink."""
 
     name = "ibp"
@@ -26,12 +26,11 @@ class IBP(Method):
         """Bounds of all units."""
         return unit_bounds(net, x, ball, None)
 
-    def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball; differentiable in the weights."""
-        bounds = self.units(net, x, ball)
-        return bounds, interval_margins(net, bounds, x, ball, asked)
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The margins; differentiable in the weights."""
+        return known, interval_margins(net, known, x, ball, asked)
 
 
 def interval_margins(

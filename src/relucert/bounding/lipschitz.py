@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from relucert.bounding.contract import Bounding
 from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
 from relucert.bounding.intervals import Interval, through
@@ -38,7 +39,6 @@ from relucert.bounding.spectral import (
 from relucert.bounding.units import BUDGET, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
-from relucert.core.methods import Method
 from relucert.core.norms import norm
 from relucert.core.properties import Property
 from relucert.core.rounding import cast_up, relative_rounding
@@ -50,7 +50,7 @@ from relucert.networks.unweighted import Add, Concat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lipschitz(Method):
+class Lipschitz(Bounding):
     """Products of spectral norms, local to the ball: `inner` says whose bounds of the units tell which of them are off.
 
     For balls of l2; others are put into the smallest ball of l2 that holds them. No gradient in the weights.
@@ -62,24 +62,19 @@ class Lipschitz(Method):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
-        return self._moved(net, x, ball).bounds(net)
-
-    def solve(
-        self,
-        net: Network,
-        x: Float[Tensor, " batch *input"],
-        ball: Ball,
-        asked: Property,
-        known: UnitBounds | None = None,
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball; from `known` bounds of the units."""
-        moved = self._moved(net, x, ball, known)
-        return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
+        return deviations(net, x, ball, self.start(net, x, ball)).bounds(net)
 
     @torch.no_grad()
-    def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds | None = None) -> Deviations:
-        start = IBP() if self.inner == "ibp" else CROWN(budget=self.budget)
-        return deviations(net, x, ball, known or start.units(net, x, ball))
+    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """The `inner` bounds of the units."""
+        return (IBP() if self.inner == "ibp" else CROWN(budget=self.budget)).units(net, x, ball)
+
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The bounds of the units by how far they move, and the margins by how far the last ones do."""
+        moved = deviations(net, x, ball, known)
+        return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,14 +37,13 @@ from torch import Tensor
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.backward import Relaxations, pull
 from relucert.bounding.contraction import Kept
-from relucert.bounding.crown import CROWN
+from relucert.bounding.crown import CROWN, AfterCROWN
 from relucert.bounding.minimiser import minimised
 from relucert.bounding.rounding import evaluation_error, largest_inputs
 from relucert.bounding.spectral import SIDE, affine_part, gamma, reached, top_bounds
-from relucert.bounding.units import BUDGET, UnitBounds
+from relucert.bounding.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
@@ -54,7 +53,7 @@ _FLOOR = 1e-9  # the smallest entry of K, as a part of their mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments(Method):
+class Moments(AfterCROWN):
     """`steps` of L-BFGS on vectors of `rank` numbers for every input; never below `alpha`, and any step's bound is sound.
 
     Of deeper networks only the first layer is treated so, and the others by CROWN's lines; its matrix is written out, so
@@ -67,7 +66,6 @@ class Moments(Method):
     rank: int = 12
     seconds: float = math.inf
     seed: int = 0
-    budget: int = BUDGET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,28 +88,16 @@ class Moments(Method):
         )
         return single and math.prod(net.input_shape) <= SIDE
 
-    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """Bounds of all units."""
-        return CROWN(budget=self.budget).units(net, x, ball)
-
     @torch.no_grad()
-    def solve(
-        self,
-        net: Network,
-        x: Float[Tensor, " batch *input"],
-        ball: Ball,
-        asked: Property,
-        known: UnitBounds | None = None,
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball.
-
-        From `known` bounds of the units, if there are any, instead of CROWN's.
-        """
-        bounds, best = Alpha(budget=self.budget).solve(net, x, ball, asked, known)
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The known bounds of the units, and the margins: alpha's, and better ones where these prove nothing."""
+        bounds, best = Alpha(budget=self.budget).proceed(net, known, x, ball, asked)
         best = best.detach().clone()
         if net.dtype != torch.float64:
             net, x, asked = copy.deepcopy(net).double(), x.double(), asked.to(torch.float64)
-            precise = CROWN(budget=self.budget).units(net, x, ball)
+            precise = self.start(net, x, ball)
         else:
             precise = bounds
         layer = _Layer.of(net)

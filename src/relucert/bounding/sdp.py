@@ -31,14 +31,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.backward import Relaxations, pull
-from relucert.bounding.crown import CROWN, crown_margins
+from relucert.bounding.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.intervals import Interval
 from relucert.bounding.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
 from relucert.bounding.relaxation import Lines, relax
-from relucert.bounding.units import BUDGET, UnitBounds, Walks, tightened
+from relucert.bounding.units import UnitBounds, Walks, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.core.rounding import cast_up, relative_rounding
 from relucert.networks.graph import Node
@@ -55,7 +54,7 @@ _CACHE = 2**20  # bytes of one tensor of these
 
 
 @dataclass(frozen=True, kw_only=True)
-class SDP(Method):
+class SDP(AfterCROWN):
     """`steps` of Adam on the slopes of all walks; never below `crown` and `lipschitz`, and every step's bound is sound.
 
     `inner`: whether the bounds of inner units, too, are tightened by such a walk, without steps. `rate` is the step size of the
@@ -68,7 +67,6 @@ class SDP(Method):
     rate: float = 0.3
     inner: bool = True
     seconds: float = math.inf
-    budget: int = BUDGET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,27 +84,17 @@ class SDP(Method):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
-        with torch.no_grad():
-            known = CROWN(budget=self.budget).units(net, x, ball)
+        known = self.start(net, x, ball)
         return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds(net)
 
-    def solve(
-        self,
-        net: Network,
-        x: Float[Tensor, " batch *input"],
-        ball: Ball,
-        asked: Property,
-        known: UnitBounds | None = None,
-    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """Bounds of all units, and lower bounds on the property's margins over the ball.
-
-        From `known` bounds of the units, if there are any, instead of CROWN's.
-        """
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The bounds of the units by walks with balls, and the margins after all steps."""
         with torch.no_grad():
-            bounds = known or CROWN(budget=self.budget).units(net, x, ball)
-            best = crown_margins(net, bounds, x, ball, asked)
+            best = crown_margins(net, known, x, ball, asked)
             until = time.monotonic() + self.seconds
-            moves = self._moved(net, x, ball, bounds, until)
+            moves = self._moved(net, x, ball, known, until)
             for one in moves:
                 best = torch.maximum(best, lipschitz_margins(net, one, x, ball, asked))
             moved = moves[-1]

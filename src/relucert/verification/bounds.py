@@ -15,7 +15,6 @@ from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.verification.certify import BOUNDING
-from relucert.verification.margins import Bounding
 
 
 @torch.no_grad()
@@ -32,7 +31,7 @@ def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: 
     >>> found.unstable()[3].sum(1).shape, bool((found.logits.lower <= net(data.x_test[:3])).all())
     (torch.Size([3]), True)
     """
-    chosen: Bounding = parse(method, BOUNDING)  # type: ignore[assignment]
+    chosen = parse(method, BOUNDING)
     net.check(x)
     net.require_eval("bounds")
     ball.check(x)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relucert.attacks.contract import FixedAttack
 from relucert.attacks.interface import attack
+from relucert.bounding.contract import Bounding
 from relucert.bounding.moments import Moments
 from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.bounding.sdp import SDP
@@ -25,7 +26,7 @@ from relucert.geometry.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.bab import BaB, branch_and_bound
-from relucert.verification.margins import Bounding, narrowest, proved_margins
+from relucert.verification.margins import narrowest, proved_margins
 from relucert.verification.mip import MIP, mixed_integer
 from relucert.verification.outcome import Outcome
 
@@ -108,6 +109,7 @@ class _Stage:
                 net, self.piece.double, self.x, self.y, self.ball, stage, self.asked
             )  # fmt: skip
         else:
+            assert isinstance(stage, Bounding)
             margin, needed, rows = proved_margins(
                 self.piece.double, self.x.double(), self.ball, self._hurried(stage), self.asked, net.dtype
             )  # fmt: skip
@@ -115,13 +117,13 @@ class _Stage:
         self._spend(started)
         state.proved(self.open, margin > needed, margin, spec(stage))
 
-    def _hurried(self, stage: Method) -> Bounding:
+    def _hurried(self, stage: Bounding) -> Bounding:
         """A slow method with the seconds that its inputs have left."""
         if isinstance(stage, SDP | Moments):
             left = float((self.piece.limit - self.state.seconds[self.open]).sum())
             left = min(stage.seconds, left, self.piece.deadline - time.monotonic())
             return replace(stage, seconds=max(0.0, left))
-        return stage  # type: ignore[return-value]
+        return stage
 
     def _spend(self, started: float) -> None:
         self.state.seconds[self.open] += (time.monotonic() - started) / len(self.open)

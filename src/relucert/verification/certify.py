@@ -19,6 +19,7 @@ from torch import Tensor
 
 from relucert.attacks.contract import FixedAttack
 from relucert.bounding.alpha import Alpha
+from relucert.bounding.contract import Bounding
 from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
 from relucert.bounding.kw import KW
@@ -38,7 +39,7 @@ from relucert.verification.bab import BaB
 from relucert.verification.cascade import Piece, Tell
 from relucert.verification.mip import MIP
 
-BOUNDING: dict[str, type[Method]] = {
+BOUNDING: dict[str, type[Bounding]] = {
     "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,
     "moments": Moments,
 }  # fmt: skip

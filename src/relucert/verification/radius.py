@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.attacks.interface import MINIMAL
+from relucert.bounding.contract import Bounding
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
@@ -81,5 +82,6 @@ def radius(
     elif isinstance(chosen, MIP):
         found = program_radius(net, x, labels, p, box, chosen)
     else:
+        assert isinstance(chosen, Bounding)
         found = search_radius(net, x, labels, p, box, chosen)
     return found if attack is None else attacked(net, x, labels, p, box, found, attack)

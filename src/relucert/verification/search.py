@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relucert.bounding.contract import Bounding
 from relucert.core.ball import Ball
-from relucert.core.methods import Method, spec
+from relucert.core.methods import spec
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
 from relucert.core.results import RadiusInterval, concatenate, meets
@@ -25,7 +26,7 @@ from relucert.core.rounding import cast_up
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
-from relucert.verification.margins import Bounding, proved_margins
+from relucert.verification.margins import proved_margins
 from relucert.verification.upper import refuse_contradictions
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
@@ -38,7 +39,7 @@ BATCH = 100
 
 
 def search_radius(
-    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: Method
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: Bounding
 ) -> RadiusInterval:
     """The interval of every example: `lower` by the bound, `upper` by the witness of the region theorem, if it has one."""
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
@@ -54,7 +55,9 @@ def search_radius(
 
 
 @torch.no_grad()
-def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: Method) -> RadiusInterval:
+def _piece(
+    net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: Bounding
+) -> RadiusInterval:
     started = time.perf_counter()
     first = Region(regions=1).radius(net, x, y, p, sides)
     searched = -cast_up(-_Search(net, double, x, y, p, sides, method).run(), x.dtype)
@@ -70,7 +73,7 @@ class _Search:
     """Radii that were proved, radii that failed, and the margins at both."""
 
     def __init__(
-        self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: Method
+        self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: Bounding
     ):  # fmt: skip
         self.dtype, self.double, self.y, self.p, self.method = net.dtype, double, y, p, method
         self.x = x.double()
@@ -100,9 +103,8 @@ class _Search:
 
     def _evaluate(self, index: Tensor, eps: Tensor) -> None:
         ball = Ball(self.p, eps, None if self.sides is None else tuple(side[index] for side in self.sides))
-        bounding: Bounding = self.method  # type: ignore[assignment]
         margin, needed, _ = proved_margins(
-            self.double, self.x[index], ball, bounding, self.asked.restrict(index), self.dtype
+            self.double, self.x[index], ball, self.method, self.asked.restrict(index), self.dtype
         )
         won, lead = margin > needed, (margin - needed).clamp(min=-1e30)
         eps = torch.where(won & (eps >= self.reach[index]), math.inf, eps)
