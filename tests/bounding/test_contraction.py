@@ -37,7 +37,7 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
         rows = torch.arange(asked.rows.shape[1])
         few = {}
         for index in small.units:
-            part = bounds.relaxations[index]
+            part = bounds.relaxed(net, "adaptive")[index]
             assert isinstance(part, Lines)
             lines[index] = Lines(part.below[here], part.above[here], part.offset[here])
             picked = [side[here].flatten(1)[:, small.units[index]].expand(len(rows), -1)

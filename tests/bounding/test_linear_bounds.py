@@ -306,7 +306,7 @@ def test_functionals_of_any_node_can_be_pulled() -> None:
     node = net.switches[-1].inputs[0]
     rows = torch.randn(4, 3, *net.graph[node].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
-        found = pull(net.graph, node, rows, bounds.relaxations)
+        found = pull(net.graph, node, rows, bounds.relaxed(net, "parallel"))
         low, high = found.ends(x, ball)
         points = sampled(ball, x, 50)
         value = net.graph.values(points.flatten(0, 1), [node])[node].reshape(4, 50, 1, -1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from relucert.bounding.backward import pull
 from relucert.bounding.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.intervals import Interval
-from relucert.bounding.relaxation import Lines, Winners, relax
+from relucert.bounding.relaxation import Lines, relax
 from relucert.bounding.units import UnitBounds, Walks, tightened
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -70,7 +70,7 @@ class Alpha(AfterCROWN):
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
         """The bounds of the units, layer after layer, with slopes of their own for each end of every unit."""
         walks = Walks(net.graph, x, ball, self.budget)
-        inputs, lines = dict(bounds.inputs), dict(bounds.relaxations)
+        inputs = dict(bounds.inputs)
         for node in net.switches:
             source, within = node.inputs[0], inputs[node.index]
             if walks.switched(source):
@@ -80,7 +80,7 @@ class Alpha(AfterCROWN):
                 if isinstance(node.op, MaxPool2d):
                     needed = torch.ones_like(needed)
                 for batch, units, mine in walks.chosen(needed, 2):
-                    here = UnitBounds(inputs, bounds.logits, lines).restrict(batch)
+                    here = UnitBounds(inputs, bounds.logits).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
                     none = rows.new_full(rows.shape[:2], -math.inf)
@@ -88,18 +88,16 @@ class Alpha(AfterCROWN):
                     below, above = ends.split(units.shape[1], 1)
                     low, high = tightened(low, high, batch, units, mine, below, -above, True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-            lines[node.index] = relax(node.op, inputs[node.index], "adaptive")  # type: ignore[arg-type]
-        return UnitBounds(inputs, bounds.logits, lines)
+        return UnitBounds(inputs, bounds.logits)
 
     def _climb(
         self, net: Network, node: int, rows: Tensor, bounds: UnitBounds, x: Tensor, ball: Ball, best: Tensor, steps: int
     ) -> Float[Tensor, " batch rows"]:
         """The best lower bounds of functionals of a node seen while the slopes below it climb."""
-        fixed: dict[int, Lines | Winners] = {}
-        slopes: dict[int, Tensor] = {}
+        fixed, slopes, starts = {}, {}, bounds.relaxed(net, "adaptive")
         below = [switch for switch in net.switches if switch.index <= node]
         for switch in below:
-            lines = bounds.relaxations[switch.index]
+            lines = starts[switch.index]
             if isinstance(switch.op, ReLU) and isinstance(lines, Lines):
                 start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *switch.shape)
                 slopes[switch.index] = start.clone().requires_grad_()

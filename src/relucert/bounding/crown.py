@@ -11,7 +11,7 @@ from torch import Tensor
 from relucert.bounding.backward import pull
 from relucert.bounding.contract import Bounding
 from relucert.bounding.ibp import interval_margins
-from relucert.bounding.relaxation import relax
+from relucert.bounding.relaxation import Rule
 from relucert.bounding.units import BUDGET, UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
@@ -60,10 +60,9 @@ def crown_margins(
 ) -> Float[Tensor, " batch specs"]:
     """The margins from known bounds of the units: the best of adaptive slopes, flat slopes and intervals."""
     last = len(net.graph) - 1
-    flat = {node.index: relax(node.op, bounds.inputs[node.index], "flat") for node in net.switches}  # type: ignore[arg-type]
+    rules: tuple[Rule, ...] = "adaptive", "flat"
     found = [
-        pull(net.graph, last, asked.rows, lines).minimum(x, ball) + asked.offsets
-        for lines in (bounds.relaxations, flat)
+        pull(net.graph, last, asked.rows, bounds.relaxed(net, rule)).minimum(x, ball) + asked.offsets for rule in rules
     ]
     return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, asked))
 
@@ -72,5 +71,5 @@ def mixed_margins(
     net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
 ) -> Float[Tensor, " batch specs"]:
     """One backward walk with adaptive slopes from the units' bounds, whoever found them: with intervals, CROWN-IBP."""
-    lines = {node.index: relax(node.op, bounds.inputs[node.index], "adaptive") for node in net.switches}  # type: ignore[arg-type]
-    return pull(net.graph, len(net.graph) - 1, asked.rows, lines).minimum(x, ball) + asked.offsets
+    found = pull(net.graph, len(net.graph) - 1, asked.rows, bounds.relaxed(net, "adaptive"))
+    return found.minimum(x, ball) + asked.offsets

@@ -35,5 +35,5 @@ class KW(Bounding):
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The margins; differentiable in the weights."""
-        found = pull(net.graph, len(net.graph) - 1, asked.rows, known.relaxations)
+        found = pull(net.graph, len(net.graph) - 1, asked.rows, known.relaxed(net, "parallel"))
         return known, found.minimum(x, ball) + asked.offsets

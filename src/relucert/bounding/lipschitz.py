@@ -26,7 +26,6 @@ from relucert.bounding.contract import Bounding
 from relucert.bounding.crown import CROWN
 from relucert.bounding.ibp import IBP
 from relucert.bounding.intervals import Interval, through
-from relucert.bounding.relaxation import relax
 from relucert.bounding.spectral import (
     AffinePart,
     affine_part,
@@ -62,7 +61,7 @@ class Lipschitz(Bounding):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
-        return deviations(net, x, ball, self.start(net, x, ball)).bounds(net)
+        return deviations(net, x, ball, self.start(net, x, ball)).bounds()
 
     @torch.no_grad()
     def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
@@ -74,7 +73,7 @@ class Lipschitz(Bounding):
     ) -> tuple[UnitBounds, Tensor]:
         """The bounds of the units by how far they move, and the margins by how far the last ones do."""
         moved = deviations(net, x, ball, known)
-        return moved.bounds(net), lipschitz_margins(net, moved, x, ball, asked)
+        return moved.bounds(), lipschitz_margins(net, moved, x, ball, asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +95,9 @@ class Deviations:
     after: dict[int, Tensor] = field(default_factory=dict)
     logits: list[Interval] = field(default_factory=list)
 
-    def bounds(self, net: Network) -> UnitBounds:
-        """The bounds of all units, with CROWN's lines."""
-        lines = {node.index: relax(node.op, self.inputs[node.index], "adaptive") for node in net.switches}  # type: ignore[arg-type]
-        return UnitBounds(dict(self.inputs), self.logits[0], lines)
+    def bounds(self) -> UnitBounds:
+        """The bounds of all units."""
+        return UnitBounds(dict(self.inputs), self.logits[0])
 
 
 Refine = Callable[[Deviations, Node, Interval], Interval]

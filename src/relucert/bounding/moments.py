@@ -144,7 +144,7 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
     kept = {}
     for index in layer.indices:
         kept[index] = Kept.of(net.graph[index], bounds.inputs[index])
-    lines = cast(Relaxations, {**bounds.relaxations, **kept})
+    lines = cast(Relaxations, {**bounds.relaxed(net, "adaptive"), **kept})
     found = pull(net.graph, len(net.graph) - 1, asked.rows, lines)
     low, high = (side.flatten(1) for side in ball.hull(x))
     round_ = ball.p <= 2 and bool(ball.radii(x).isfinite().all())

@@ -85,7 +85,7 @@ class SDP(AfterCROWN):
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units."""
         known = self.start(net, x, ball)
-        return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds(net)
+        return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds()
 
     def proceed(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
@@ -98,7 +98,7 @@ class SDP(AfterCROWN):
             for one in moves:
                 best = torch.maximum(best, lipschitz_margins(net, one, x, ball, asked))
             moved = moves[-1]
-            bounds = moved.bounds(net)
+            bounds = moved.bounds()
             best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
         inner = sum(math.prod(node.shape) for node in net.switches) + math.prod(net.input_shape)
         rows = max(1, self.budget // (_CLIMB * x.element_size() * inner))
@@ -121,7 +121,7 @@ class SDP(AfterCROWN):
             def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
                 return self._refined(net, x, ball, so_far, node, within, until)
 
-            found.append(deviations(net, x, ball, found[0].bounds(net), refine, parts))
+            found.append(deviations(net, x, ball, found[0].bounds(), refine, parts))
         return found
 
     def _climb(

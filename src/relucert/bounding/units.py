@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Int
@@ -36,11 +36,10 @@ _ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "co
 
 @dataclass(frozen=True, eq=False)
 class UnitBounds:
-    """Intervals of the inputs of every switching node (by the node's index), of all logits, and the relaxations."""
+    """Intervals of the inputs of every switching node (by the node's index), and of all logits."""
 
     inputs: dict[int, Interval]
     logits: Interval
-    relaxations: dict[int, Lines | Winners] = field(default_factory=dict)
 
     def unstable(self) -> dict[int, Bool[Tensor, " batch *shape"]]:
         """Which units of each node may be on or off."""
@@ -51,8 +50,11 @@ class UnitBounds:
         return UnitBounds(
             {index: within.restrict(batch) for index, within in self.inputs.items()},
             self.logits.restrict(batch),
-            {index: restricted(part, batch) for index, part in self.relaxations.items()},
         )
+
+    def relaxed(self, net: Network, rule: Rule) -> dict[int, Lines | Winners]:
+        """The relaxations of every switching node between these ends."""
+        return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}  # type: ignore[arg-type]
 
 
 def unit_bounds(
@@ -87,7 +89,7 @@ def unit_bounds(
             if rule is not None:
                 lines[node.index] = relax(node.op, within, rule)
         live[node.index] = through(node, [live[i] for i in node.inputs])
-    return UnitBounds(found, live[last], lines)
+    return UnitBounds(found, live[last])
 
 
 class Walks:
@@ -191,7 +193,7 @@ class Walks:
         needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
         both = all(part.parallel for part in lines.values())
         for batch, units, mine in self.chosen(needed, 1 if both else 2):
-            here = {index: restricted(part, batch) for index, part in lines.items()}
+            here = {index: _restricted(part, batch) for index, part in lines.items()}
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
@@ -253,7 +255,7 @@ def tightened(
     )
 
 
-def restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
+def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
     """The lines of some examples."""
     if isinstance(part, Lines):
         above = part.above[batch]
