@@ -38,6 +38,7 @@ LADDERS: dict[str, float] = {
     "mnist-fc1-kw-inf": math.inf,
     "mnist-cnn-kw-inf": math.inf,
     "mnist-cnn-crown-ibp-inf": math.inf,
+    "mnist-cnn-ibp-inf": math.inf,
     "mnist-cnn-plain-inf": 2.0,
     "mnist-cnn-at-inf": 2.0,
     "mnist-cnn-spectral-2": 2.0,
@@ -65,6 +66,13 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
     ("mnist", "cnn", "crown-ibp", math.inf, {"epochs": 30, "batch": 64, "train_eps": 0.15}),
+    (
+        "mnist",
+        "cnn",
+        "ibp",
+        math.inf,
+        {"epochs": 75, "batch": 64, "train_eps": 0.11, "crop": 1, "kappa": 0.9, "adversarial": True, "attack_steps": 2},
+    ),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
@@ -90,6 +98,13 @@ def command(config: TrainConfig) -> str:
         f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
         f"--out {config.folder}"
     )
+
+
+def scheme(config: TrainConfig) -> str:
+    """The scheme of a network, and what of its loss is not about bounds."""
+    if not config.kappa:
+        return config.scheme
+    return f"{config.scheme}, {config.kappa:g} of the loss {'at PGD points' if config.adversarial else 'at the inputs'}"
 
 
 def figures(name: str, config: TrainConfig) -> dict[str, Any]:
@@ -176,7 +191,7 @@ def _ladders(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
                 for key in (*methods, "together", "limit")
             ]
             eps = default_eps(config.data, p)
-            cells = [config.data, config.model, config.scheme, f"l_{p:g}, {eps:g}", str(points), *shares]
+            cells = [config.data, config.model, scheme(config), f"l_{p:g}, {eps:g}", str(points), *shares]
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     return lines
@@ -218,7 +233,7 @@ def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
                 f" ({quoted.test_error:.2f})", f" ({quoted.lower:.1f})", f" ({quoted.upper:.1f})"
             )  # fmt: skip
             cells = [
-                config.data, config.model, config.scheme, f"l_{key}, {one['eps']:.4g}", str(config.epochs),
+                config.data, config.model, scheme(config), f"l_{key}, {one['eps']:.4g}", str(config.epochs),
                 f"{100 * one['test_error']:.2f}{beside[0]}", f"{100 * one['robust_error']:.1f}{beside[1]}",
                 f"{100 * one['crown']['robust_error']:.1f}{beside[2]}", f"{regions['mean_d_b']:.2g}",
                 f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}", f"{100 * regions['certified']:.1f}",
