@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.affine import Affine
+from relucert.networks.affine import Affine, Conv2d
 from relucert.networks.architectures import build, cnn, mlp
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU
@@ -33,20 +33,47 @@ def test_graph_computes_what_the_papers_modules_compute(name, shape, dtype, tole
     assert torch.allclose(net.logits(x), net.module(x), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_transpose_is_the_adjoint(name):
-    net = network(name)
+def assert_adjoint(op, shape, dtype, tolerance, batch=4):
     generator = torch.Generator().manual_seed(0)
 
     def random(shape):
-        return torch.randn(4, *shape, generator=generator, dtype=torch.float64)
+        return torch.randn(batch, *shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    for node in net.graph:
+    z, y = [random(one) for one in op.in_shapes], random(shape)
+    left = (op.linear(*z) * y).double().flatten(1).sum(1)
+    right = sum((a * b).double().flatten(1).sum(1) for a, b in zip(z, op.transpose(y), strict=True))
+    torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+def test_transpose_is_the_adjoint(name, dtype, tolerance):
+    for node in network(name, dtype).graph:
         if isinstance(node.op, Affine):
-            z, y = [random(shape) for shape in node.op.in_shapes], random(node.shape)
-            left = (node.op.linear(*z) * y).flatten(1).sum(1)
-            right = sum((a * b).flatten(1).sum(1) for a, b in zip(z, node.op.transpose(y), strict=True))
-            assert torch.allclose(left, right, rtol=1e-12, atol=1e-12), node
+            assert_adjoint(node.op, node.shape, dtype, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("colours", [1, 2])
+@pytest.mark.parametrize("batch", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [
+        ((4, 4), (2, 2), (1, 1), (1, 1)), ((3, 2), (1, 1), (0, 0), (1, 1)), ((2, 3), (3, 2), (0, 1), (1, 1)),
+        ((3, 3), (2, 3), (2, 1), (2, 1)), ((1, 1), (4, 3), (0, 0), (1, 1)),
+    ],
+)  # fmt: skip
+def test_transpose_of_every_convolution_is_its_adjoint(
+    kernel, stride, padding, dilation, colours, batch, dtype, tolerance
+):
+    """With what the stride leaves over, for grey images and others, alone and in batches."""
+    module = nn.Sequential(
+        nn.Conv2d(colours, 3, kernel, stride, padding, dilation), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)
+    )
+    module(torch.zeros(1, colours, 10, 11))
+    net = Network(module.to(dtype), (colours, 10, 11)).eval()
+    (node,) = [node for node in net.graph if isinstance(node.op, Conv2d)]
+    assert_adjoint(node.op, node.shape, dtype, tolerance, batch)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
