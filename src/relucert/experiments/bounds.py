@@ -66,7 +66,7 @@ CASES = (
     Case(model="lpd_mlp_mnist.safetensors", box=True, points=10000, stated=18.32),
 )
 #: What each method proves of one network, with the box and without.
-LADDER = {math.inf: ("ibp", "kw", "crown", "alpha"), 2.0: ("kw", "crown", "alpha")}
+LADDER = {math.inf: ("ibp", "kw", "crown", "alpha"), 2.0: ("kw", "crown", "alpha", "lipschitz", "sdp")}
 RADII = {math.inf: 0.1, 2.0: 0.3}
 
 
