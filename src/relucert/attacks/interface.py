@@ -15,6 +15,7 @@ from relucert.attacks.contract import FixedAttack, MinimalAttack, adversarial, s
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
+from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
@@ -24,6 +25,7 @@ FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
 MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
 
 
+@outside_inference
 def attack(
     net: Network,
     x: Float[Tensor, " batch *input"],
@@ -53,6 +55,7 @@ def attack(
     return chosen.attack(net, x, labels, ball, generator)
 
 
+@outside_inference
 def minimal_attack(
     net: Network,
     x: Float[Tensor, " batch *input"],

@@ -57,6 +57,7 @@ class Alpha(AfterCROWN):
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The units' bounds after the `inner` steps, and the best margins of the others."""
+        known = known.detach()
         with torch.no_grad():
             best = crown_margins(net, known, x, ball, asked)
             if self.inner:

@@ -29,10 +29,22 @@ class Interval:
         """Those of some examples."""
         return Interval(self.lower[batch], self.upper[batch])
 
+    def detach(self) -> Interval:
+        """The same as constants."""
+        return Interval(self.lower.detach(), self.upper.detach())
+
+    def known(self) -> Interval:
+        """The interval, without an end where that is not a number: what overflows must not look as if it stood still."""
+        low, high = (
+            torch.where(end.isnan(), torch.full_like(end, most), end)
+            for end, most in ((self.lower, -torch.inf), (self.upper, torch.inf))
+        )
+        return Interval(low, high)
+
     @property
     def unstable(self) -> Bool[Tensor, " batch *shape"]:
-        """Where zero lies inside: a ReLU there may be on or off."""
-        return (self.lower < 0) & (self.upper > 0)
+        """Where zero lies inside: a ReLU there may be on or off. Of an end that is not a number nothing is known."""
+        return ~((self.lower >= 0) | (self.upper <= 0))
 
 
 def through(node: Node, inputs: Sequence[Interval]) -> Interval:

@@ -15,6 +15,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,7 @@ from relucert.bounding.spectral import (
     gamma,
     local_norm_bounds,
     node_bound,
+    row_norm_bounds,
     to_roots,
 )
 from relucert.bounding.units import BUDGET, UnitBounds
@@ -114,7 +116,7 @@ def deviations(
     graph, parts, unit = net.graph, parts or Parts(net), torch.finfo(x.dtype).eps / 2
     moved = Deviations()
     live, values, errors = {0: Interval(*ball.hull(x))}, {0: x}, {0: torch.zeros_like(x)}
-    live[0] = _known(live[0])
+    live[0] = live[0].known()
     moved.outputs[0], moved.values[0], moved.offs[0] = live[0], x, errors[0]
     moved.after[0] = input_radius(x, ball)
     for node in graph.nodes[1:]:
@@ -125,8 +127,8 @@ def deviations(
             within = within.meet(_around(given[0], parts.reaches(source, moved), off[0]))
             if refine is not None:
                 within = within.meet(refine(moved, node, within))
-            within = live[source] = _known(within)
-            live[node.index] = _known(through(node, [within]))
+            within = live[source] = within.known()
+            live[node.index] = through(node, [within]).known()
             values[node.index] = node.op.apply(given[0])
             relu = isinstance(node.op, ReLU)
             errors[node.index] = off[0] + unit * given[0].abs() if relu else node.op.apply(off[0])
@@ -226,8 +228,7 @@ class Parts:
             return self.along(node, moved.after).reshape(-1, *[1] * len(shape))
         total = torch.zeros((), dtype=torch.float64)
         for root, matrix in part.matrices.items():
-            moving = _moving(moved.outputs[root]).double()
-            rows = (moving @ matrix.square().T).sqrt() * (1 + 2 * gamma(matrix.shape[1] + 8)) + part.hidden[root]
+            rows = row_norm_bounds(matrix, _moving(moved.outputs[root])) + part.hidden[root]
             total = total + _times(rows, moved.after[root][:, None])
         return total.reshape(-1, *shape)
 
@@ -262,11 +263,11 @@ class Parts:
         if not isinstance(here.op, Affine):
             return after[node]
         moves = [self.along(i, after) for i in here.inputs]
-        up = 1 + gamma(len(moves) + 8)
+        up = 1 + gamma(4 * len(moves) + 8)
         if isinstance(here.op, Add):
             return torch.stack(moves).sum(0) * up
         if isinstance(here.op, Concat):
-            return torch.stack(moves).square().sum(0).sqrt() * up
+            return reduce(torch.hypot, moves) * up
         if node not in self.nodes:
             self.nodes[node] = node_bound(here.op, here.shape)
         found = _times(moves[0], self.nodes[node]) * up
@@ -279,12 +280,12 @@ class Parts:
 
     def _across(self, part: AffinePart, rows: Tensor, moved: Deviations, key: tuple[int, bool]) -> Tensor:
         """How far the units move together, each times its weight in `rows` (batch, units), between 0 and 1."""
-        total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64)
         for root, matrix in part.matrices.items():
             local = self._local(matrix, part.hidden[root], rows, _moving(moved.outputs[root]), (key[0], root, key[1]))
             total = total + _times(local.clamp(max=part.norms[root]), moved.after[root])
-            squares = squares + moved.after[root].square()
-        return torch.minimum(total, _times(squares.sqrt(), part.joint)) * (1 + gamma(len(part.matrices) + 8))
+        together = reduce(torch.hypot, [moved.after[root] for root in part.matrices])  # whose squares cannot vanish
+        return torch.minimum(total, _times(together, part.joint)) * (1 + gamma(4 * len(part.matrices) + 8))
 
     def _local(
         self, matrix: Tensor, hidden: float, rows: Tensor, moving: Tensor, key: tuple[int, int, bool]
@@ -303,15 +304,6 @@ class Parts:
 def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
     """The entries that are not known to stay where they are."""
     return (within.upper > within.lower).flatten(1)
-
-
-def _known(within: Interval) -> Interval:
-    """The interval, without an end where that is not a number: what overflows must not look as if it stood still."""
-    low, high = (
-        torch.where(end.isnan(), torch.full_like(end, most), end)
-        for end, most in ((within.lower, -math.inf), (within.upper, math.inf))
-    )
-    return Interval(low, high)
 
 
 def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
@@ -334,5 +326,6 @@ def _least(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _times(a: Tensor, b: Tensor | float) -> Tensor:
-    """A product in which 0 times infinity is 0: what does not move does not move."""
-    return (a * b).nan_to_num(nan=0.0, posinf=math.inf)
+    """A product in which 0 times infinity is 0, as what does not move does not move; what moves is not rounded to 0."""
+    nothing = (a == 0) | (torch.as_tensor(b, dtype=a.dtype, device=a.device) == 0)
+    return torch.where(nothing, 0.0, (a * b).nan_to_num(nan=math.inf, posinf=math.inf).clamp(min=math.ulp(0.0)))

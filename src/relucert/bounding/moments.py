@@ -96,6 +96,7 @@ class Moments(AfterCROWN):
         bounds, best = Alpha(budget=self.budget).proceed(net, known, x, ball, asked)
         best = best.detach().clone()
         if net.dtype != torch.float64:
+            ball = ball.beside(x)
             net, x, asked = copy.deepcopy(net).double(), x.double(), asked.to(torch.float64)
             precise = self.start(net, x, ball)
         else:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from relucert.core.norms import norm
 from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shape
 from relucert.networks.graph import Graph
 from relucert.networks.linear_map import one_hot
@@ -124,7 +125,7 @@ def conv_bound(op: Conv2d, scale: Tensor | None = None) -> float:
     # Blocks by output and input channel of a group; of every entry, what its terms can add up to.
     filters = weight.reshape(op.groups, -1, *weight.shape[1:])
     taps = weight.shape[2] * weight.shape[3]
-    off = 32 * gamma(taps + 8) * float(filters.abs().sum((3, 4)).square().sum((1, 2)).amax().sqrt())
+    off = 32 * gamma(taps + 8) * float(norm(filters.abs().sum((3, 4)), 2).amax())
     best = 0.0
     for wave in down:
         blocks = torch.einsum("gocyx,yr,fxs->fgocrs", filters.to(wave), wave, across).flatten(0, 1).flatten(2)
@@ -177,7 +178,7 @@ def node_bound(op: Affine, shape: Shape) -> float:
             back = op.transpose(one_hot(places, shape, torch.float64))
             rows.append(torch.cat([part.flatten(1) for part in back], 1))
         matrix = torch.cat(rows)
-        off = 2 * gamma(max(size, columns) + op.terms) * float(matrix.norm())
+        off = 2 * gamma(max(size, columns) + op.terms) * float(norm(matrix, 2, 0))
         found.append(float(norm_bounds(matrix[None], off)))
     return min(found)
 
@@ -190,7 +191,7 @@ def _across(op: Affine, shape: Shape) -> float:
     back = torch.func.vjp(op.absolute, *ones)[1](torch.ones(1, *shape, dtype=torch.float64, device=device))
     columns = max(float(part.amax()) for part in back)
     terms = sum(map(math.prod, op.in_shapes)) + math.prod(shape)
-    return math.sqrt(rows * columns) * (1 + gamma(terms + 8))
+    return math.sqrt(rows) * math.sqrt(columns) * (1 + gamma(terms + 8))
 
 
 def _device(op: Affine) -> torch.device | None:
@@ -248,7 +249,7 @@ def affine_part(graph: Graph, node: int) -> AffinePart | None:
         sums = {one: matrix.new_full((1, *graph[one].shape), float(one == root)) for one in roots}
         for index in inside:
             sums[index] = _affine(graph, index).absolute(*(sums[i] for i in graph[index].inputs))
-        hidden[root] = 4 * gamma(terms + 8) * float(sums[node].norm())
+        hidden[root] = 4 * gamma(terms + 8) * float(norm(sums[node], 2))
     norms = {root: float(norm_bounds(matrix[None], hidden[root])) for root, matrix in matrices.items()}
     joint = norms[roots[0]]
     if len(roots) > 1:
@@ -274,6 +275,17 @@ def reached(graph: Graph, node: int) -> tuple[list[int], list[int]]:
         else:
             roots.add(index)
     return sorted(inside), sorted(roots)
+
+
+def row_norm_bounds(
+    matrix: Float[Tensor, " rows columns"], moving: Bool[Tensor, " batch columns"]
+) -> Float[Tensor, " batch rows"]:
+    """Norm bounds of the rows of `A diag(moving)`; zero only where nothing but zeros is left."""
+    largest = matrix.abs().amax(1)
+    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest.clamp(1e-300, 1e300)).exponent)
+    # Beside the largest number of a row a small one's square may vanish, which the others need not cover: they may not move.
+    squares = (matrix / scale[:, None]).square().clamp_(min=2.0**-1000).masked_fill_(matrix == 0, 0.0)
+    return (moving.double() @ squares.T).sqrt() * scale * (1 + 2 * gamma(matrix.shape[1] + 8))
 
 
 def local_norm_bounds(matrix: Tensor, hidden: float, rows: Tensor, moving: Bool[Tensor, " batch size"]) -> Tensor:

@@ -20,7 +20,6 @@ from relucert.bounding.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
-from relucert.core.rounding import cast_up
 from relucert.networks.affine import Affine
 from relucert.networks.chains import Step, chain
 from relucert.networks.graph import Graph
@@ -51,6 +50,11 @@ class UnitBounds:
             {index: within.restrict(batch) for index, within in self.inputs.items()},
             self.logits.restrict(batch),
         )
+
+    def detach(self) -> UnitBounds:
+        """The same as constants."""
+        inputs = {index: within.detach() for index, within in self.inputs.items()}
+        return UnitBounds(inputs, self.logits.detach())
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, Lines | Winners]:
         """The relaxations of every switching node between these ends."""
@@ -120,7 +124,7 @@ class Walks:
             offsets.append(one.low[0])
         every, offset = torch.cat(rows), torch.cat(offsets)
         value = self.x.flatten(1) @ every.T + offset
-        length, eps = norm(every, dual(self.ball.p)), cast_up(self.ball.radii(self.x), self.x.dtype)[:, None]
+        length, eps = norm(every, dual(self.ball.p)), self.ball.reach(self.x)[:, None]
         # Zero weights do not move at any eps: inf * 0 would be NaN.
         reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
         free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
@@ -154,7 +158,7 @@ class Walks:
         here, offset = relaxed.convolved(value, Filters.of(second)), self._offset(second)
         low, high = here.lower + offset, here.upper + offset
         rooms = (None, None) if self.ball.box is None else self.ball.rooms(self.x)
-        eps = cast_up(self.ball.radii(self.x), self.x.dtype)
+        eps = self.ball.reach(self.x)
         size = (self.x.shape[2], self.x.shape[3])
 
         def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:

@@ -70,6 +70,10 @@ class Ball:
         """Return eps as one number for each example, in the dtype of x."""
         return self._radii(x).to(x.dtype)
 
+    def reach(self, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
+        """Return eps as one number for each example, rounded up to the dtype of x: for bounds, which must cover all of it."""
+        return cast_up(self._radii(x), x.dtype)
+
     def bounds(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
         """Return the box as two tensors of the shape and dtype of x, infinite without a box."""
         lower, upper = (-math.inf, math.inf) if self.box is None else self.box

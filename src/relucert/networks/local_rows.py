@@ -275,7 +275,7 @@ class _Work:
     def _squares_are_safe(self) -> bool:
         """Whether no square of a sum of products can overflow, nor vanish where the sum does not."""
         info = torch.finfo(self.near.dtype)
-        reach = torch.cat([part.abs().flatten() for part in self.filters])
+        reach = torch.cat([self.near.new_zeros(0), *(part.abs().flatten() for part in self.filters)])
         reach = reach[reach > 0]
         if len(reach) == 0:
             return True

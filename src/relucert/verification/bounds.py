@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,16 +10,19 @@ from relucert.bounding.intervals import Interval
 from relucert.bounding.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
+from relucert.core.modes import outside_inference
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.verification.certify import BOUNDING
 
 
+@outside_inference
 @torch.no_grad()
 def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: str | Method = "crown") -> UnitBounds:
     """Intervals of the inputs of every switching node, by the node's index in the graph, and of the logits, over the ball.
 
-    They are computed in the network's dtype and not widened by its rounding: for verdicts see `certify`.
+    They are computed in the network's dtype and not widened by its rounding: for verdicts see `certify`. Where nothing is
+    known, as over a set without an end, they are infinite.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -39,4 +40,5 @@ def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: 
     rows = torch.cat([eye, -eye]).expand(len(x), -1, -1)
     found, ends = chosen.solve(net, x, ball, Property(rows.contiguous(), rows.new_zeros(len(x), 2 * net.classes)))
     low, high = ends.split(net.classes, 1)
-    return replace(found, logits=found.logits.meet(Interval(low, -high)))
+    logits = found.logits.known().meet(Interval(low, -high).known())
+    return UnitBounds({index: within.known() for index, within in found.inputs.items()}, logits)

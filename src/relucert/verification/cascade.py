@@ -175,7 +175,7 @@ class _State:
 
     def proved(self, index: Tensor, which: Tensor, margin: Tensor, method: str) -> None:
         """Take over the margins of some inputs, and verdicts where they prove."""
-        self.margin[index] = torch.maximum(self.margin[index], margin.to(self.margin))
+        self.margin[index] = torch.fmax(self.margin[index], margin.to(self.margin))  # what is no number says nothing
         self._decide(index[which], Verdict.ROBUST, method)
 
     def broken(self, index: Tensor, which: Tensor, points: Tensor, method: str) -> None:
@@ -231,7 +231,7 @@ def _region_margins(
     There every margin is linear, and its minimum over the ball without the box a lower bound. Where only neighbouring
     regions cover the ball, the decision is proved to stay, but no margin is, so the dtype's rounding is not covered.
     """
-    eps, wide = ball.radii(x), x.double()
+    eps, wide = ball.radii(x.double()), x.double()
     sides = None if ball.box is None else ball.bounds(x)
     found = method.radius(net, x, y, ball.p, sides)
     region, values, logits = LinearRegion.evaluated(double, wide)

@@ -29,6 +29,7 @@ from relucert.bounding.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
+from relucert.core.modes import outside_inference
 from relucert.core.properties import against, class_stays
 from relucert.core.results import Certificate, concatenate
 from relucert.geometry.theorem import Region
@@ -46,6 +47,7 @@ BOUNDING: dict[str, type[Bounding]] = {
 CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
 
+@outside_inference
 def certify(
     net: Network,
     x: Float[Tensor, " batch *input"],

@@ -53,9 +53,6 @@ def program_radius(
     """The interval of every example, by programs where the region theorem is not exact; they start at attacked points."""
     method.open(p)
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
-    if len(x) == 0:
-        none = x.new_zeros(0)
-        return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])
     whole, found = Ball(p, math.inf, box), []
     for part in torch.arange(len(x), device=x.device).split(BATCH):
         sides = None if box is None else whole.restrict(part).bounds(x[part])

@@ -41,8 +41,6 @@ def narrow_radius(
     tol: float, limit: float,
 ) -> RadiusInterval:  # fmt: skip
     """The interval of every example, to a relative width of `tol` or after `limit` seconds, its share of its batch's."""
-    if len(x) == 0:
-        return search_radius(net, x, y, p, box, CROWN())
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     whole = Ball(p, math.inf, box)
     found = []

@@ -14,6 +14,7 @@ from relucert.bounding.contract import Bounding
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
+from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Region
@@ -30,6 +31,7 @@ from relucert.verification.upper import attacked
 RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
 
+@outside_inference
 def radius(
     net: Network,
     x: Float[Tensor, " batch *input"],
@@ -66,14 +68,17 @@ def radius(
     net.check(x, y)
     net.require_eval("a radius")
     Ball(p, math.inf, box).check(x)
-    with torch.no_grad():
-        labels = net.predict(x) if y is None else y
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1; found {tol}")
     if timeout is not None and not timeout > 0:
         raise InvalidInput(f"timeout must be a positive number of seconds; found {timeout}")
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
+    if len(x) == 0:
+        none = x.new_zeros(0)
+        return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])
+    with torch.no_grad():
+        labels = net.predict(x) if y is None else y
     if isinstance(chosen, Region):
         found = chosen.radius(net, x, labels, p, box)
     elif isinstance(chosen, BaB | Auto):

@@ -44,9 +44,6 @@ def search_radius(
     """The interval of every example: `lower` by the bound, `upper` by the witness of the region theorem, if it has one."""
     double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
     whole = Ball(p, math.inf, box)
-    if len(x) == 0:
-        none = x.new_zeros(0)
-        return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])
     found = []
     for part in torch.arange(len(x), device=x.device).split(BATCH):
         sides = None if box is None else whole.restrict(part).bounds(x[part])
