@@ -292,6 +292,9 @@ class BallLines:
             centre, low, high, reach = centre.unsqueeze(1), low.unsqueeze(1), high.unsqueeze(1), reach.unsqueeze(1)
             middle = torch.minimum(torch.maximum(-centre, low), high)
             up_here, down_here = up * centre, down * centre
+            # Where g is c or s c one piece is flat and ties with the kink: not rounding decides then, but where the centre is.
+            slack = 8 * torch.finfo(rows.dtype).eps * (up_here.abs() + down_here.abs())
+            bias = torch.where(centre >= 0, slack, -slack)
             limits = torch.finfo(rows.dtype)
             least, most = limits.tiny**0.5, limits.max**0.25
             unit = reach.clamp(min=1 / most)
@@ -308,7 +311,7 @@ class BallLines:
                 torch.minimum(torch.maximum(left, low, out=left), middle, out=left)
                 over = torch.addcmul(up, half, right).mul_(right).add_(up_here)
                 under = torch.addcmul(down, half, left).mul_(left).add_(down_here)
-                upper = over <= under
+                upper = over <= under + bias
                 step = torch.where(upper, right, left)
                 value = torch.minimum(over, under, out=over).sum(2) - lam / 2 * reach.square()
                 return step, upper, value
@@ -334,7 +337,7 @@ class BallLines:
             place, squares = centre + place, place.square().sum(2)
             size = (rows * (chosen - slopes) * place).abs().sum(2) + kept / 2 * (squares + reach.square())
             rest = kept / 2 * (squares - reach.square())
-            rest = rest - 4 * relative_rounding(rows.shape[2], rows.dtype) * size
+            rest = rest - 4 * relative_rounding(rows.shape[2], rows.dtype) * size - 2 * slack.sum(2)
         # By the envelope theorem the gradient is that of the terms with lam and the places of the minima held fixed.
         return (rows * (chosen - slopes) * place).sum(2) + rest
 
