@@ -59,8 +59,7 @@ def norm_bounds(
         return matrices.new_zeros(count) + error
     largest = matrices.abs().amax((1, 2))
     finite = largest.isfinite()
-    # Powers of two change no digit, and keep every product below within range.
-    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest.clamp(1e-300, 1e300)).exponent)
+    scale = _scales(largest)
     scaled = torch.where(finite[:, None, None], matrices / scale[:, None, None], torch.zeros_like(matrices))
     squares = scaled.square().sum((1, 2)) * (1 + gamma(rows * columns + 4))
     across = scaled.abs().sum(2).amax(1) * scaled.abs().sum(1).amax(1) * (1 + gamma(rows + columns + 4))
@@ -69,6 +68,11 @@ def norm_bounds(
     top = top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
     bound = torch.minimum(torch.minimum(squares, across), top).sqrt() * scale
     return torch.where(finite, (bound + error) * (1 + 16 * _UNIT), torch.full_like(bound, math.inf))
+
+
+def _scales(largest: Tensor) -> Tensor:
+    """Powers of two to divide by: they change no digit, and keep every product within range."""
+    return torch.ldexp(torch.ones_like(largest), torch.frexp(largest.clamp(1e-300, 1e300)).exponent)
 
 
 def top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch"]:
@@ -281,8 +285,7 @@ def row_norm_bounds(
     matrix: Float[Tensor, " rows columns"], moving: Bool[Tensor, " batch columns"]
 ) -> Float[Tensor, " batch rows"]:
     """Norm bounds of the rows of `A diag(moving)`; zero only where nothing but zeros is left."""
-    largest = matrix.abs().amax(1)
-    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest.clamp(1e-300, 1e300)).exponent)
+    scale = _scales(matrix.abs().amax(1))
     # Beside the largest number of a row a small one's square may vanish, which the others need not cover: they may not move.
     squares = (matrix / scale[:, None]).square().clamp_(min=2.0**-1000).masked_fill_(matrix == 0, 0.0)
     return (moving.double() @ squares.T).sqrt() * scale * (1 + 2 * gamma(matrix.shape[1] + 8))
