@@ -111,8 +111,8 @@ def test_resealing_nothing_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"schema": 3}, InvalidInput, r"schema must be at most 2, found 3"),
-        ({"schema": 3, "news": 3}, InvalidInput, r"schema must be at most 2, found 3"),
+        ({"schema": 4}, InvalidInput, r"schema must be at most 3, found 4"),
+        ({"schema": 4, "news": 3}, InvalidInput, r"schema must be at most 3, found 4"),
         ({"news": 3}, DamagedData, r"wrong fields: news"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
@@ -257,7 +257,25 @@ def test_records_can_be_sent_to_another_process(record):
     assert pickle.loads(pickle.dumps(record)) == record
 
 
-def test_lines_of_the_first_schema_are_read():
+@pytest.mark.parametrize(("schema", "missing"), [(1, ("by", "reason", "claim")), (2, ("reason", "claim"))])
+def test_lines_of_older_schemas_are_read(schema, missing):
     record = Record(model="5f1e", data="digits", split="test", index=7, ball=ball_fields(2, 0.5), method="ibp")
-    old = record.to_line().replace('"schema":2', '"schema":1').replace('"by":null,', "")
+    old = record.to_line().replace(f'"schema":{records.SCHEMA}', f'"schema":{schema}')
+    for name in missing:
+        old = old.replace(f'"{name}":null,', "")
     assert Record.from_line(reseal(old)) == record
+
+
+@pytest.mark.parametrize("verdict", ["robust", "vulnerable", "misclassified", None])
+def test_only_an_unknown_verdict_has_a_claim(verdict):
+    given = {
+        "model": "5f1e",
+        "data": "digits",
+        "split": "test",
+        "index": 7,
+        "ball": ball_fields(2, 0.5),
+        "method": "mip",
+    }
+    assert Record(**given, verdict="unknown", claim="highs").claim == "highs"
+    with pytest.raises(InvalidInput, match=r"claim must be left out unless the verdict is unknown, found 'highs'"):
+        Record(**given, verdict=verdict, claim="highs")

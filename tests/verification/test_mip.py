@@ -12,7 +12,7 @@ from torch import nn
 import relucert as rc
 from asserts import assert_witness
 from oracles import TINY, mip_distance, tiny
-from relucert.core.errors import Contradiction, InvalidInput
+from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
@@ -157,8 +157,7 @@ def test_planted_counterexamples_are_never_called_robust(depth, size, p):
         if size >= 1e-4:
             assert found.verdict[0] is Verdict.VULNERABLE
         if p != 2:
-            start = x.new_full((1,), 0.2)
-            assert float(minimal_distortion(net, net, x, y, p, None, method(p), start).lower) <= 0.15
+            assert float(rc.radius(net, x, y, p, None, method(p)).lower) <= 0.15
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-5, 1e-7, 1e-9])
@@ -173,7 +172,7 @@ def test_planted_minima_at_a_vertex_are_found_in_the_radius(size):
         net.module[2].bias.copy_(torch.tensor([0.2 - size, 0.0], dtype=torch.float64))
     x, y = torch.zeros(1, 2).double(), torch.tensor([0])
     assert rc.certify(net, x, y, rc.Ball(math.inf, 0.1, None), "mip").verdict[0] is not Verdict.ROBUST
-    found = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), x.new_full((1,), 0.3))
+    found = rc.radius(net, x, y, math.inf, None, rc.MIP())
     assert float(found.lower) <= 0.1 - size / 2
     assert float(found.lower) >= 0.1 - size / 2 - 1e-5
     inside = rc.Ball(math.inf, 0.1 - size / 2 - 1e-5, None)
@@ -222,17 +221,56 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
             assert not bool(found.proved[unknown].any())
             if wild != 1e9:  # far away, put back into the ball, is a point as good as any
                 assert not bool(found.broken.any())
-            start = x.new_full((2,), 0.3)
-            radius = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), start)
-            assert bool((radius.lower[unknown] == 0).all())
+            claimed, _, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), x.new_full((2,), 0.3))
+            assert bool((claimed[unknown] == 0).all())
 
 
-def test_a_solver_that_is_wrong_is_found_out_by_a_witness(monkeypatch):
+@pytest.mark.parametrize("bound", [1.0, 1e9, math.inf])
+@pytest.mark.parametrize("status", ["optimal", "cutoff", "time"])
+def test_a_solver_that_is_wrong_proves_nothing(monkeypatch, status, bound):
+    """A solver that claims everything is robust changes no verdict and no proved radius."""
     net = network("fc deep")
-    x = inputs(net, 3)
-    monkeypatch.setattr(HiGHS, "minimise", lambda self, problem, **_: Answer("optimal", 1.0, None))
-    with pytest.raises(Contradiction, match=r"mip.* certifies the radius .*, but a witness is at"):
-        rc.radius(net, x, p=math.inf, method="mip")
+    x = inputs(net, 4)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, 0.3)
+    truth = rc.certify(net, x, y, ball, "bab")
+    assert Verdict.VULNERABLE in truth.verdict
+    before = rc.radius(net, x, p=math.inf, method="bab")
+    monkeypatch.setattr(HiGHS, "minimise", lambda self, problem, **_: Answer(status, bound, None))
+    assert rc.certify(net, x, y, ball, "mip").verdict == truth.verdict
+    found = rc.radius(net, x, p=math.inf, method="mip")
+    assert bool((found.lower <= before.upper).all())
+    assert bool((found.upper >= before.lower).all())
+
+
+def test_the_word_of_a_solver_is_noted_but_no_verdict():
+    net = network("fc deep")
+    x = inputs(net, 6)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, 0.05)
+    proved = rc.certify(net, x, y, ball, "mip")
+    noted = rc.certify(net, x, y, ball, rc.MIP(trust="solver", tighten="crown"))
+    assert Verdict.ROBUST in proved.verdict
+    claimed = [claim == "highs" for claim in noted.claim]
+    assert any(claimed)
+    for verdict, other, claim, reason in zip(proved.verdict, noted.verdict, claimed, noted.reason, strict=True):
+        assert (other is Verdict.UNKNOWN) if claim else (other is verdict)
+        assert reason == ("robust on the word of highs alone" if claim else "")
+    assert "of the unknown robust on a solver's word" in repr(noted)
+    with pytest.raises(InvalidInput, match=r"trust of mip must be 'proof' for a radius.*; found 'solver'"):
+        rc.radius(net, x, p=math.inf, method=rc.MIP(trust="solver"))
+
+
+def test_what_cannot_be_proved_anew_has_a_reason():
+    net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
+    x = inputs(net, 12)
+    y = net.predict(x)
+    found = rc.certify(net, x, y, rc.Ball(math.inf, 0.08), rc.MIP(nodes=1))
+    reasons = [
+        reason for verdict, reason in zip(found.verdict, found.reason, strict=True) if verdict is Verdict.UNKNOWN
+    ]
+    assert reasons
+    assert all("highs claims that the point is robust, but" in reason for reason in reasons)
 
 
 def test_norms_and_parameters_have_rules():
@@ -246,7 +284,7 @@ def test_norms_and_parameters_have_rules():
     for name in ("seconds", "bound_seconds"):
         with pytest.raises(InvalidInput, match=f"{name} of mip must be positive; found 0"):
             rc.MIP(**{name: 0.0})
-    for name in ("solver", "tighten"):
+    for name in ("solver", "tighten", "trust"):
         with pytest.raises(InvalidInput, match=f"{name} of mip must be one of"):
             rc.MIP(**{name: "magic"})
     assert len(rc.certify(net, x[:0], y[:0], rc.Ball(1, 0.1), "mip")) == 0

@@ -19,8 +19,8 @@ from relucert.core.norms import norm, steepest
 from relucert.core.results import Adversarial
 from relucert.core.rounding import cast_up
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network
-from relucert.networks.prediction import changed
+from relucert.networks.network import Network, in_double
+from relucert.networks.prediction import class_changes, slack
 
 NUDGES = tuple(10.0**k for k in range(-8, -1))  # of a point's distance
 
@@ -54,8 +54,7 @@ class MinimalAttack(Method):
 
 def clearly_changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
     """Where another class than y wins by twice what `changed` asks for, so that it is still one in another batch."""
-    slack = 64 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
-    return margin(logits, y) > slack
+    return margin(logits, y) > 2 * slack(logits)
 
 
 def settle(found: Witnesses) -> None:
@@ -96,7 +95,7 @@ def adversarial(
     already = net(x).argmax(1) != y
     kept = already.reshape(-1, *(1,) * (x.dim() - 1))
     points = torch.where(kept | ~points.isfinite(), x, points)
-    success = already | (changed(net(points), y) & ball.contains(x, points))
+    success = already | (class_changes(net, in_double(net), points, y) & ball.contains(x, points))
     points = torch.where(success.reshape(kept.shape), points, x)
     # The distance as a number of the input's dtype that is not below the true one.
     distance = cast_up(norm(points.double() - x.double(), ball.p), x.dtype)

@@ -52,6 +52,7 @@ def run(config: Certify) -> int:
                 json_format.dumps(
                     line
                     | {"verdict": str(record.verdict), "margin": margin, "by": record.by, "seconds": record.seconds}
+                    | {"reason": record.reason, "claim": record.claim}
                 )
             )
         print(json_format.dumps({"summary": found.summary()}))

@@ -14,8 +14,10 @@ from typing import Any
 
 from relucert.core.errors import DamagedData, InvalidInput
 
-SCHEMA = 2
-"""The version of the fields of a line; lines of version 1, which had no `by`, are read, too."""
+SCHEMA = 3
+"""The version of the fields of a line; lines of version 1, without `by`, and 2, without `reason` and `claim`, are read, too."""
+
+_ADDED = {2: ("by",), 3: ("reason", "claim")}
 
 LINE_START = b'{"schema":'
 """How every line begins, in every version."""
@@ -44,9 +46,10 @@ class Record:
 
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
     (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
-    (proved over the ball), `by` (who decided, of several methods), `seconds`, `versions` (package -> version), `arrays` (name
-    -> sha256 of an array in the sidecar file); None is "not asked". Numbers may be infinite, never NaN. Records are equal if
-    all but `seconds` and `versions` is.
+    (proved over the ball), `by` (who decided, of several methods), `reason` (why the verdict is unknown), `claim` (the solver
+    on whose word alone the example would be robust; only beside the verdict unknown), `seconds`, `versions` (package ->
+    version), `arrays` (name -> sha256 of an array in the sidecar file); None is "not asked". Numbers may be infinite, never
+    NaN. Records are equal if all but `seconds` and `versions` is.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -72,6 +75,8 @@ class Record:
     upper: float | None = None
     margin: float | None = None
     by: str | None = None
+    reason: str | None = None
+    claim: str | None = None
     seconds: float | None = field(default=None, compare=False)
     versions: dict[str, str] = field(default_factory=dict, compare=False)
     arrays: dict[str, str] = field(default_factory=dict)
@@ -86,8 +91,11 @@ class Record:
             found[name] = None if getattr(self, name) is None else _count(name, getattr(self, name))
         for name in ("lower", "upper", "margin", "seconds"):
             found[name] = None if getattr(self, name) is None else _number(name, getattr(self, name))
-        found["by"] = None if self.by is None else _text("by", self.by)
+        for name in ("by", "reason", "claim"):
+            found[name] = None if getattr(self, name) is None else _text(name, getattr(self, name))
         found["verdict"] = None if self.verdict is None else Verdict(self.verdict)
+        if found["claim"] is not None and found["verdict"] is not Verdict.UNKNOWN:
+            raise InvalidInput(f"claim must be left out unless the verdict is unknown, found {self.claim!r}")
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
         for name, value in found["arrays"].items():
@@ -148,8 +156,9 @@ class Record:
                 f"schema must be at most {SCHEMA}, found {schema!r}: the line is of another version of relucert, read it with "
                 "that"
             )
-        if schema == 1:
-            stored.setdefault("by", None)
+        for version, names in _ADDED.items():
+            if schema < version:
+                stored |= {name: None for name in names if name not in stored}
         known = {f.name for f in fields(cls)} | {"key", "check"}
         if stored.keys() != known:
             raise DamagedData(f"the line has wrong fields: {', '.join(sorted(stored.keys() ^ known))}")

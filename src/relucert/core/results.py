@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 import torch
@@ -34,7 +34,7 @@ class _Batch:
         return type(self)(**{name: _pick(values, positions) for name, values in self._entries().items()})
 
     def _entries(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
 
 
 AnyBatch = TypeVar("AnyBatch", bound=_Batch)
@@ -90,7 +90,9 @@ class Certificate(_Batch):
 
     `margin` (batch,) is the best proved lower bound on the property's margin over the ball, -inf without one; `witness`
     (batch, *input) shows what is VULNERABLE, its other rows are NaN, and it is None where there is none; `method` names who
-    decided each example; `seconds` (batch,).
+    decided each example; `seconds` (batch,). `reason` says why an example is UNKNOWN, where that is known. `claim` names a
+    solver that claims that the example is robust: on its word alone the verdict is UNKNOWN (`mip(trust="solver")`). Both are
+    one text for each example, empty where there is nothing to say.
     """
 
     verdict: list[Verdict]
@@ -98,11 +100,20 @@ class Certificate(_Batch):
     witness: Float[Tensor, " batch *input"] | None
     method: list[str]
     seconds: Float[Tensor, " batch"]
+    reason: list[str] = field(default_factory=list)
+    claim: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         batch = len(self.margin)
-        _check_length("verdict", self.verdict, batch)
-        _check_length("method", self.method, batch)
+        for name in ("reason", "claim"):
+            object.__setattr__(self, name, getattr(self, name) or [""] * batch)
+        for name in ("verdict", "method", "reason", "claim"):
+            _check_length(name, getattr(self, name), batch)
+        for example, (verdict, claim) in enumerate(zip(self.verdict, self.claim, strict=True)):
+            if claim and Verdict(verdict) is not Verdict.UNKNOWN:
+                raise InvalidInput(
+                    f"claim must be empty unless the verdict is unknown, found {claim!r} in example {example}"
+                )
         for name in ("margin", "seconds"):
             _check_numbers(name, getattr(self, name), batch)
         object.__setattr__(self, "verdict", [Verdict(verdict) for verdict in self.verdict])
@@ -124,6 +135,8 @@ class Certificate(_Batch):
 
     def __repr__(self) -> str:
         counts = [f"{self.verdict.count(verdict)} {verdict}" for verdict in Verdict if verdict in self.verdict]
+        claimed = len(self.claim) - self.claim.count("")
+        counts += [f"{claimed} of the unknown robust on a solver's word"] if claimed else []
         return f"Certificate({', '.join([_examples(self), *counts])})"
 
 
@@ -202,6 +215,18 @@ def concatenate(results: Sequence[AnyBatch]) -> AnyBatch:
     parts = [result._entries() for result in results]
     lengths = [len(result) for result in results]
     return kind(**{name: _joined([part[name] for part in parts], lengths) for name in parts[0]})
+
+
+def scattered(results: AnyBatch, index: Tensor, some: AnyBatch) -> AnyBatch:
+    """A result with the entries at positions `index` (n,) replaced by those of another result.
+
+    >>> every = Distances(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+    >>> scattered(every, torch.tensor([1]), Distances(torch.tensor([9.0]), torch.tensor([8.0]))).region
+    tensor([1., 9.])
+    """
+    order = torch.arange(len(results))
+    order[index.cpu()] = len(results) + torch.arange(len(some))
+    return concatenate([results, some])[order]
 
 
 def _joined(values: list[Any], lengths: list[int]) -> Any:

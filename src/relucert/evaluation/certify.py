@@ -91,6 +91,8 @@ class Asked:
                 "verdict": found.verdict,
                 "margin": found.margin,
                 "by": found.method,
+                "reason": found.reason or None,
+                "claim": found.claim or None,
                 "seconds": found.seconds,
             }
             if found.witness is not None:
@@ -144,4 +146,6 @@ def decider(record: Record) -> str:
     name = by.removeprefix(CLOCK).partition("(")[0].partition(" in ")[0]
     if record.verdict != Verdict.UNKNOWN:
         return name
+    if record.claim:
+        return f"robust on the word of {record.claim}"
     return f"undecided ({'time' if by.startswith(CLOCK) else name})"

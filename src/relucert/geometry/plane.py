@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,7 +112,7 @@ def prepared(net: Network, plane: Plane, budget: int) -> Network:
         raise InvalidInput(f"plane must be on the network's device {net.device}; found {plane.origin.device}")
     if budget < 1:
         raise InvalidInput(f"budget must be a positive number of bytes; found {budget}")
-    return net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    return in_double(net)
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ the parts of the hyperplanes inside it. More regions than Q(x) give larger bound
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from relucert.core.rounding import cast_up
 from relucert.geometry.facets import FacetExploration
 from relucert.geometry.neighbours import Exploration
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
 
 SMALL = 20_000  # faces times inputs up to which facets are found by programs
 
@@ -54,7 +53,7 @@ class Region(Method):
         self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any
     ) -> RadiusInterval:
         """The interval of every example; see `relucert.radius`."""
-        double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+        double = in_double(net)
         faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)  # type: ignore[union-attr]
         layers = 8 if self.regions is None else min(self.regions, 64)
         inputs = math.prod(net.input_shape)
@@ -71,13 +70,13 @@ class Region(Method):
     ) -> RadiusInterval:
         started = time.perf_counter()
         sides = ball.restrict(part).bounds(x)
-        witnesses = Witnesses(net, x, y, p, sides)
+        witnesses = Witnesses(net, x, y, p, sides, double)
         with torch.no_grad():
             wrong = net(x).argmax(1) != y
         lower = x.new_zeros(len(x), dtype=torch.float64)
         right = (~wrong).nonzero()[:, 0]
         if len(right):
-            mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides))
+            mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides), double)
             box = tuple(side.double() for side in (mine.lower, mine.upper))
             limit = math.inf if self.regions is None else float(self.regions)
             kind = FacetExploration if self._programs(double) else Exploration

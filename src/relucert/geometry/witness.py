@@ -1,4 +1,7 @@
-"""Points just across a decision hyperplane, accepted only after the network itself was run on them."""
+"""Points just across a decision hyperplane, accepted only after the network was run on them.
+
+The decision must change for the network as executed and for the network of real arithmetic (`networks.prediction`).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from torch import Tensor
 from relucert.core.norms import norm
 from relucert.core.rounding import cast_up
 from relucert.geometry.hyperplane import hyperplane_distance
-from relucert.networks.network import Network
-from relucert.networks.prediction import changed
+from relucert.networks.network import Network, in_double
+from relucert.networks.prediction import class_changes
 
 #: Fine below 1e-4, the tolerance at which a distance in float32 is exact.
 PUSHES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 9e-5, 2e-4, 1e-3)
@@ -21,8 +24,12 @@ PUSHES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 9e-5, 2e-4, 1e-3
 class Witnesses:
     """The nearest points found so far at which the network's own decision is another, with their recomputed distances."""
 
-    def __init__(self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any):
+    def __init__(
+        self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any,
+        double: Network | None = None,
+    ):  # fmt: skip
         self.net, self.x, self.y, self.p = net, x, y, p
+        self.double = in_double(net) if double is None else double
         self.lower, self.upper = box
         self.point = torch.full_like(x, torch.nan)
         self.distance = x.new_full((len(x),), torch.inf)
@@ -33,8 +40,7 @@ class Witnesses:
             return torch.zeros(0, dtype=torch.bool, device=self.x.device)
         points = points.to(self.x.dtype)
         points = torch.minimum(torch.maximum(points, self.lower[index]), self.upper[index])
-        with torch.no_grad():
-            flipped = changed(self.net(points), self.y[index])
+        flipped = class_changes(self.net, self.double, points, self.y[index])
         distance = cast_up(norm(points.double() - self.x[index].double(), self.p), self.x.dtype)
         better = flipped & (distance < self.distance[index])
         kept = index[better]

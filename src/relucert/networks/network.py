@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -191,6 +192,11 @@ class Network(nn.Module):
 
     def extra_repr(self) -> str:
         return f"input_shape={self.input_shape}, classes={self.classes}, hidden_units={self.hidden_units}"
+
+
+def in_double(net: Network) -> Network:
+    """The network with its weights in float64: a copy, or the network itself if it is in float64 already."""
+    return net if net.dtype == torch.float64 else copy.deepcopy(net).double()
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:

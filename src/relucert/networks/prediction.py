@@ -1,4 +1,9 @@
-"""Predictions on many inputs, a piece at a time so that memory stays small."""
+"""Predictions, and when a point counts as one at which the decision is another.
+
+A counterexample must hold twice. The network as executed, in its own dtype, must prefer another class by more than `slack`,
+so that the same point in another batch gives the same answer. The network of real arithmetic must prefer another class, too:
+in float32, weights that cancel can change the executed decision where the real one stays (`confirmed`).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
+from relucert.core.properties import Property, class_stays
+from relucert.networks.affine import Affine
 from relucert.networks.network import Network
+from relucert.networks.switching import ReLU
 
 PIECE = 1000
 
 
 @torch.no_grad()
 def predictions(net: Network, x: Float[Tensor, " batch *input"]) -> Int[Tensor, " batch"]:
-    """The predicted class of every input."""
+    """The predicted class of every input, a piece of the batch at a time so that memory stays small."""
     net.check(x)
     return torch.cat([net.predict(piece) for piece in x.split(PIECE)]) if len(x) else x.new_zeros(0, dtype=torch.long)
 
@@ -28,12 +36,80 @@ def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batc
     return int((predictions(net, x) != y).sum()) / len(y)
 
 
-def changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
-    """Where another class than y wins by more than rounding.
+def slack(logits: Float[Tensor, " batch classes"]) -> Float[Tensor, " batch"]:
+    """By how much a class must win to win in another batch as well: 32 units in the last place of the largest logit."""
+    return 32 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
 
-    The same input in another batch may come out some units in the last place apart, so a narrower win is none.
-    """
+
+def changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Where another class than y wins by more than `slack`."""
     own = logits.gather(1, y[:, None])[:, 0]
     other = logits.scatter(1, y[:, None], -torch.inf).amax(1)
-    slack = 32 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
-    return other - own > slack
+    return other - own > slack(logits)
+
+
+@torch.no_grad()
+def falsified(
+    net: Network, double: Network, points: Float[Tensor, " batch *input"], asked: Property
+) -> Bool[Tensor, " batch"]:
+    """Where a property fails for the network as executed, by more than `slack`, and for the network of real arithmetic.
+
+    `points` have the dtype of `net`; `double` is the network in float64, `asked` a property in float64.
+    """
+    logits = net(points)
+    fails = asked.margin(logits.double()) < -slack(logits).double()
+    places = fails.nonzero()[:, 0]
+    if len(places):
+        fails[places] = confirmed(double, points[places], asked.restrict(places))
+    return fails
+
+
+@torch.no_grad()
+def class_changes(
+    net: Network, double: Network, points: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]
+) -> Bool[Tensor, " batch"]:
+    """Where the class is another than y, for the network as executed, by more than `slack`, and in real arithmetic."""
+    return falsified(net, double, points, class_stays(y, net.classes, dtype=torch.float64))
+
+
+@torch.no_grad()
+def confirmed(double: Network, points: Float[Tensor, " batch *input"], asked: Property) -> Bool[Tensor, " batch"]:
+    """Where a property is proved to fail in real arithmetic: some margin is negative by more than its rounding error."""
+    logits, errors = logits_with_errors(double, points.double())
+    # The sum of a row is rounded once for every logit and for the offset.
+    sizes = errors + torch.finfo(torch.float64).eps * (asked.classes + 2) * logits.abs()
+    off = (asked.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + 4 * torch.finfo(torch.float64).eps * asked.offsets.abs()
+    return (asked.margins(logits) + off < 0).any(1)
+
+
+@torch.no_grad()
+def logits_with_errors(
+    double: Network, x: Float[Tensor, " batch *input"]
+) -> tuple[Float[Tensor, " batch classes"], Float[Tensor, " batch classes"]]:
+    """The logits in float64, and bounds on how far rounding has taken each of them from real arithmetic.
+
+    An affine node of n terms is off by at most gamma_n (|A| |z| + |b|), gamma_n = n u / (1 - n u), in any order of
+    summation, and passes on |A| times the error of its input. A ReLU or a maximum passes on no more than it is given.
+    """
+    values, errors = {0: x}, {0: torch.zeros_like(x)}
+    unit, tiny = torch.finfo(x.dtype).eps / 2, torch.finfo(x.dtype).tiny
+    for node in double.graph.nodes[1:]:
+        given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
+        if isinstance(node.op, Affine):
+            gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+            value = node.op.apply(*given)
+            error = node.op.absolute(*off) + gamma * node.op.magnitude(*(part.abs() for part in given)) + tiny
+        elif isinstance(node.op, ReLU):
+            value, error = node.op.apply(given[0]), off[0]
+            if node.op.slope:
+                error = error + 2 * unit * value.abs() + tiny
+        else:
+            assert node.op is not None
+            value, error = node.op.apply(given[0]), node.op.apply(off[0])
+        values[node.index], errors[node.index] = value, error
+        for source in set(node.inputs):
+            if double.graph.last_use[source] <= node.index:
+                del values[source], errors[source]
+    last = len(double.graph) - 1
+    # Doubled: the bound itself is computed with rounding.
+    return values[last], 2 * errors[last]

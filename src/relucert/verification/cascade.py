@@ -36,7 +36,10 @@ SLOW: dict[type[Method], int] = {SDP: 8, Moments: 2}
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What was found out about the input `index`; `method` begins with `CLOCK` where a wall clock ended the search."""
+    """What was found out about the input `index`; `method` begins with `CLOCK` where a wall clock ended the search.
+
+    `reason` says why it is undecided, `claim` names the solver on whose word alone it is robust; both may be empty.
+    """
 
     index: int
     verdict: Verdict
@@ -44,6 +47,8 @@ class Decision:
     witness: Tensor | None
     method: str
     seconds: float
+    reason: str = ""
+    claim: str = ""
 
 
 Tell = Callable[[Decision], None]
@@ -151,6 +156,8 @@ class _Stage:
             found = branch_and_bound(*question, stage, piece.deadline, left, news, known)
         news(found, range(len(self.x)))
         state.stopped(self.open[found.timed])
+        for texts, told_of in ((state.reasons, found.reasons), (state.claims, found.claims)):
+            texts |= {int(self.open[place]): text for place, text in told_of.items()}
 
 
 class _State:
@@ -169,6 +176,8 @@ class _State:
         self.seconds = torch.zeros(len(x), dtype=torch.float64)
         self.methods: list[str | None] = [None] * len(x)
         self.timed = torch.zeros(len(x), dtype=torch.bool)
+        self.reasons: dict[int, str] = {}
+        self.claims: dict[int, str] = {}
         for place in (~piece.holds).nonzero()[:, 0].tolist():
             self.methods[place] = "prediction"
             self._told(place)
@@ -205,8 +214,14 @@ class _State:
                     witness=self.witness[place] if verdict is Verdict.VULNERABLE else None,
                     method=str(self.methods[place]),
                     seconds=float(self.seconds[place]),
+                    reason=self._text(self.reasons, place),
+                    claim=self._text(self.claims, place),
                 )
             )
+
+    def _text(self, texts: dict[int, str], place: int) -> str:
+        """What is said of an input that is undecided; nothing of others."""
+        return texts.get(place, "") if self.verdicts[place] is Verdict.UNKNOWN else ""
 
     def certificate(self, last: str) -> Certificate:
         """The answer; what nobody decided was seen by the last method, and is told unless the whole run was stopped."""
@@ -220,6 +235,7 @@ class _State:
         return Certificate(
             self.verdicts, self.margin, self.witness if bool(vulnerable.any()) else None,
             [str(method) for method in self.methods], self.seconds.to(self.piece.x.dtype),
+            *([self._text(texts, place) for place in range(len(self.verdicts))] for texts in (self.reasons, self.claims)),
         )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
@@ -33,7 +32,7 @@ from relucert.core.modes import outside_inference
 from relucert.core.properties import against, class_stays
 from relucert.core.results import Certificate, concatenate
 from relucert.geometry.theorem import Region
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
 from relucert.networks.switching import MaxPool2d
 from relucert.verification.auto import Auto
 from relucert.verification.bab import BaB
@@ -94,7 +93,7 @@ def decide(
     """
     if len(x) == 0:
         return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
-    double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    double = in_double(net)
     ball = ball.beside(x)
     stages: Sequence[Method] = (method,)
     if isinstance(method, Auto):

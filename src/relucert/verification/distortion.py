@@ -4,12 +4,12 @@
 
 The goal is what rounding asks of a margin (`bounding.rounding`), so that below r the network keeps its decision in its own
 dtype too. r is measured in units of a radius `start` within which bounds of units are known: that of a witness, if there is
-one. The lower end is the solver's bound less its allowance; the upper end comes from a point that was run through the network.
+one. The upper end comes from a point that was run through the network. The solver's bound says where a proof is likely: the
+lower end is the largest radius that branch and bound proved, first asked there (`narrowing`).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import replace
@@ -22,37 +22,41 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from relucert.attacks.best import polish
-from relucert.attacks.interface import minimal_attack
 from relucert.bounding.alpha import Alpha
 from relucert.bounding.crown import CROWN
 from relucert.bounding.intervals import Interval
 from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
 from relucert.core.methods import spec
-from relucert.core.norms import norm
 from relucert.core.properties import class_stays
-from relucert.core.results import RadiusInterval, concatenate, meets
-from relucert.core.rounding import cast_up
+from relucert.core.results import RadiusInterval, concatenate, scattered
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.geometry.witness import PUSHES, Witnesses
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
+from relucert.verification.bab import BaB
 from relucert.verification.encoding import Encoding
 from relucert.verification.mip import MIP
+from relucert.verification.narrowing import Narrowing, reach
 from relucert.verification.program import SLACK, Program
 from relucert.verification.solver import Problem, Solver, allowance
 from relucert.verification.tightening import LinearPrograms
-from relucert.verification.upper import refuse_contradictions
+from relucert.verification.upper import attacked
 
 BATCH = 100
+WIDTH = 0.01  # of the interval, relative, where what the solver claims cannot be proved
+SHORT = 1e-7  # how much of a claimed radius is left out of the proof, relative
 
 
 def program_radius(
     net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: MIP
 ) -> RadiusInterval:
     """The interval of every example, by programs where the region theorem is not exact; they start at attacked points."""
+    if method.trust != "proof":
+        raise InvalidInput(f"trust of mip must be 'proof' for a radius, which is always proved; found {method.trust!r}")
     method.open(p)
-    double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    double = in_double(net)
     whole, found = Ball(p, math.inf, box), []
     for part in torch.arange(len(x), device=x.device).split(BATCH):
         sides = None if box is None else whole.restrict(part).bounds(x[part])
@@ -62,7 +66,7 @@ def program_radius(
 
 @torch.no_grad()
 def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: MIP) -> RadiusInterval:
-    """First the theorem and an attack, then programs within what these have found."""
+    """First the theorem and an attack, then programs within what these have found, then proofs of what the solver claims."""
     started = time.perf_counter()
     first = Region(regions=1).radius(net, x, y, p, sides)
     open_ = (~first.exact).nonzero()[:, 0]
@@ -70,49 +74,37 @@ def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides:
         return replace(first, method=[spec(method)] * len(x))
     here, labels = x[open_], y[open_]
     box = None if sides is None else tuple(side[open_] for side in sides)
-    seen = minimal_attack(net, here, labels, p, box, "best")
-    start = torch.minimum(seen.distance, first.upper[open_]).double()
-    far = _reach(here, p, box)
+    known = attacked(net, here, labels, p, box, first[open_], "best")
+    far = reach(here, p, box)
     guess = 4 * distances(double, here.double(), labels, p).decision.clamp(min=1e-3, max=1e3)
-    start = torch.where(start.isfinite(), start, torch.where(far.isfinite(), far, guess))
-    solved = minimal_distortion(net, double, here, labels, p, box, method, start)
-    witness = torch.full_like(x, math.nan) if first.witness is None else first.witness.clone()
-    lower, upper, seconds = first.lower.clone(), first.upper.clone(), first.seconds.clone()
-    known = [(upper[open_], witness[open_]), (seen.distance, seen.x)]
-    known += [] if solved.witness is None else [(solved.upper, solved.witness)]
-    every = torch.stack([distance for distance, _ in known])
-    nearest = every.argmin(0)
-    upper[open_] = every.amin(0)
-    refuse_contradictions(solved.lower, upper[open_], solved.method)
-    # The theorem speaks of real arithmetic: in float32 it is cut back to a witness, and then not exact.
-    proved = torch.maximum(lower[open_], solved.lower)
-    lower[open_] = torch.minimum(proved, upper[open_])
-    cut = torch.zeros(len(x), dtype=torch.bool)
-    cut[open_] = ~meets(upper[open_], proved)
-    witness[open_] = torch.stack([points for _, points in known])[nearest, torch.arange(len(open_))]
-    seconds[open_] += solved.seconds
-    seconds += (time.perf_counter() - started - float(seconds.sum())) / len(x)
-    exact = meets(lower, upper) & ~cut & (upper.isfinite() | lower.isinf())
-    return RadiusInterval(lower, upper, exact, witness, seconds.clamp(min=0), [spec(method)] * len(x))
-
-
-def _reach(x: Tensor, p: float, box: Any) -> Tensor:
-    """How far the farthest corner of the box is; infinite without a box."""
-    if box is None:
-        return torch.full((len(x),), math.inf, dtype=torch.float64)
-    lower, upper = (side.double() for side in box)
-    return norm(torch.maximum(x.double() - lower, upper - x.double()), p) * (1 + 1e-9)
+    start = torch.where(known.upper.isfinite(), known.upper.double(), torch.where(far.isfinite(), far, guess))
+    claimed, witnesses, seconds = minimal_distortion(net, double, here, labels, p, box, method, start)
+    nearer = witnesses.distance < known.upper
+    points = torch.full_like(here, math.nan) if known.witness is None else known.witness
+    points = torch.where(nearer.reshape(-1, *(1,) * (x.dim() - 1)), witnesses.point, points)
+    known = replace(
+        known, upper=torch.minimum(known.upper, witnesses.distance), witness=points,
+        lower=torch.minimum(known.lower, witnesses.distance), exact=torch.zeros_like(known.exact),
+    )  # fmt: skip
+    spent = (time.perf_counter() - started - float(seconds.sum())) / len(x)
+    proofs = Narrowing(
+        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0
+    )  # fmt: skip
+    proofs.guess(claimed * (1 - SHORT))
+    solved = proofs.run()
+    solved = replace(solved, seconds=solved.seconds + seconds.to(x.dtype) + spent, method=[spec(method)] * len(open_))
+    return scattered(replace(first, method=[spec(method)] * len(x)), open_, solved)
 
 
 @torch.no_grad()
 def minimal_distortion(
     net: Network, double: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any,
     method: MIP, start: Float[Tensor, " batch"],
-) -> RadiusInterval:  # fmt: skip
-    """The interval of every example that is classified as y; changes are looked for within `start` (finite, in float64).
+) -> tuple[Float[Tensor, " batch"], Witnesses, Float[Tensor, " batch"]]:  # fmt: skip
+    """The radii that a solver claims for examples classified as y, the nearest witnesses it leads to, and seconds.
 
-    `lower` is at most `start`, unless the ball of that radius holds the whole box and nothing changes there: then it is inf.
-    `box`: None, or two tensors like x.
+    Changes are looked for within `start` (finite, in float64). What is claimed is at most `start`, unless the ball of that
+    radius holds the whole box: then it is inf. The claim is the solver's word and no proof. `box`: None, or two tensors like x.
     """
     solver, wide = method.open(p), x.double()
     sides = None if box is None else tuple(side.double() for side in box)
@@ -122,33 +114,26 @@ def minimal_distortion(
     asked = class_stays(y, net.classes, dtype=torch.float64)
     began = time.monotonic()
     units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, asked)
-    goal = bound_error(double, wide, ball, units.inputs, asked)
+    goal = 2 * bound_error(double, wide, ball, units.inputs, asked)
     goal = goal + evaluation_error(double, wide, ball, units.inputs, asked, net.dtype)
     encoding = Encoding(double)
     seconds = wide.new_full((len(x),), (time.monotonic() - began) / max(1, len(x)))
     bounds = Ball(p, math.inf, box).bounds(x)
-    witnesses = Witnesses(net, x, y, p, bounds)
-    lower = torch.zeros_like(start)
+    witnesses = Witnesses(net, x, y, p, bounds, double)
+    claimed = torch.zeros_like(start)
     for point in range(len(x)):
         began = time.monotonic()
         one = slice(point, point + 1)
         here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in bounds))
+        own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in bounds), double)
         search = _Search(encoding, own, ball.restrict(point), method, solver, float(start[point]))
         order = margins[point].argsort()
         rows = [row for row in order.tolist() if not margins[point, row] > goal[point, row]]
-        lower[point] = search.run(here, asked.rows[point].numpy(), rows, goal[point].tolist())
+        claimed[point] = search.run(here, asked.rows[point].numpy(), rows, goal[point].tolist())
         witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
         seconds[point] += time.monotonic() - began
-    everything = (lower >= _reach(x, p, box)) & witnesses.distance.isinf()
-    found = torch.where(everything, math.inf, lower / (1 + 1e-12))
-    found = torch.where(witnesses.distance.isinf(), found, torch.minimum(found, start))
-    found = -cast_up(-found, x.dtype)
-    refuse_contradictions(found, witnesses.distance, [spec(method)] * len(x))
-    exact = meets(found, witnesses.distance) & (witnesses.distance.isfinite() | found.isinf())
-    return RadiusInterval(
-        found, witnesses.distance, exact, witnesses.point, seconds.to(x.dtype), [spec(method)] * len(x)
-    )
+    everything = (claimed >= reach(x, p, box)) & witnesses.distance.isinf()
+    return torch.where(everything, math.inf, claimed), witnesses, seconds
 
 
 class _Search:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relucert.bounding.splits import Signs
 from relucert.networks.network import Network
+from relucert.networks.prediction import falsified
 from relucert.networks.switching import ReLU
 from relucert.verification.leaves import leaf_program
 from relucert.verification.outcome import Outcome
@@ -74,10 +75,7 @@ class Hunt:
     def run(self, points: Tensor, owner: Tensor) -> None:
         """Run points through the network as it is used, and keep what changes the decision as witnesses."""
         own = points.to(self.net.dtype)
-        logits = self.net(own).double()
-        # As in `changed`: what another batch may round away is no witness.
-        slack = 32 * torch.finfo(self.net.dtype).eps * logits.abs().amax(1)
-        changed = self.asked.restrict(owner).margin(logits) < -slack
+        changed = falsified(self.net, self.parts.net, own, self.asked.restrict(owner))
         inside = self.ball.restrict(owner).contains(self.x[owner], own)
         for place in (changed & inside & ~self.found.proved[owner]).nonzero()[:, 0].tolist():
             point = int(owner[place])

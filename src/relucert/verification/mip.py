@@ -1,8 +1,10 @@
-"""`mip`: the network as a mixed-integer program (Tjeng, Xiao and Tedrake 2019), complete.
+"""`mip`: the network as a mixed-integer program (Tjeng, Xiao and Tedrake 2019).
 
-One problem is one point and one row of its property: the margin is minimised over the ball. It is proved when the solver's
-bound exceeds what rounding asks for (`bounding.rounding`) by the solver's own allowance (`solver`); a minimiser is a witness
-when the network, run on it in its own dtype inside ball and box, changes its decision. Everything else is UNKNOWN.
+One problem is one point and one row of its property: a solver minimises the margin over the ball. A minimiser is a
+counterexample when the network, run on it in its own dtype inside ball and box, changes its decision. Where the solver claims
+that every margin stays positive, the claim is proved anew by branch and bound (`bab`), which rests on multipliers that are
+evaluated with their rounding. A claim alone is no proof: tolerances of a solver can be exceeded without end by a badly scaled
+program. What cannot be proved anew is UNKNOWN, with the reason.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
+from relucert.networks.prediction import falsified, slack
+from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.encoding import Encoding
 from relucert.verification.outcome import News, Outcome
 from relucert.verification.program import Program
@@ -36,8 +40,10 @@ from relucert.verification.tightening import LinearPrograms
 class MIP(Method):
     """At most `seconds` for each problem (a point and another class); `solver` is `highs`, or `scip`, which takes l2 too.
 
-    `tighten`: where bounds of units come from: `crown`; `alpha`, which leaves fewer problems; `lp`, linear programs besides,
-    `bound_seconds` each at most, for the units that may still switch.
+    `tighten`: where pre-activation bounds come from: `crown`; `alpha`, which leaves fewer problems; `lp`, linear programs
+    besides, `bound_seconds` each at most, for the unstable units. `trust`: with `proof` what the solver claims is proved anew
+    by branch and bound, with at most `nodes` subproblems a point; with `solver` the claim is noted (`Certificate.claim`), as
+    the paper's comparison needs it, and the verdict is UNKNOWN.
     """
 
     name = "mip"
@@ -45,12 +51,16 @@ class MIP(Method):
     seconds: float = 120.0
     bound_seconds: float = 5.0
     tighten: Literal["crown", "alpha", "lp"] = "alpha"
+    trust: Literal["proof", "solver"] = "proof"
+    nodes: int = 20_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("seconds", "bound_seconds"):
             if not getattr(self, name) > 0:
                 raise InvalidInput(f"{name} of mip must be positive; found {getattr(self, name)}")
+        if self.nodes < 1:
+            raise InvalidInput(f"nodes of mip must be at least 1; found {self.nodes}")
 
     def open(self, p: float) -> Solver:
         """The solver, if it is installed and takes the norm."""
@@ -88,31 +98,55 @@ def mixed_integer(
     found.seconds += (time.monotonic() - started) / max(1, len(x))
     if news is not None:
         news(found, found.proved.nonzero()[:, 0].tolist())
+    known = torch.where(open_, -math.inf, margins - error)
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
         until = min(deadline, started + float(limits[point] - found.seconds[point]))
         assert encoding is not None
         here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        decided = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
+        search = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
         order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
-        decided.run(here, order.tolist(), goal[point])
-        found.nodes[point], found.seconds[point] = decided.nodes, found.seconds[point] + time.monotonic() - started
-        if decided.witness is not None:
-            found.broken[point], found.witness[point] = True, decided.witness
-        elif decided.proved:
-            # Every row's margin exceeds what rounding asks for, so that much is proved.
-            found.proved[point], found.margin[point] = True, needed[point].amin()
+        search.run(here, order.tolist(), goal[point])
+        found.nodes[point] = search.nodes
+        if search.witness is not None:
+            found.broken[point], found.witness[point] = True, search.witness
+        elif search.claimed and method.trust == "solver":
+            found.claims[point] = method.solver
+            found.reasons[point] = f"robust on the word of {method.solver} alone"
+        elif search.claimed:
+            _prove(found, point, net, double, x, ball, asked, method, until, known)
         else:
             found.timed[point] = time.monotonic() >= until
-            continue
-        if news is not None:
+            found.reasons[point] = search.warning or f"{method.solver} did not solve the program"
+        found.seconds[point] += time.monotonic() - started
+        if news is not None and bool(found.proved[point] | found.broken[point]):
             news(found, [point])
     return found
 
 
+def _prove(
+    found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP,
+    until: float, known: Tensor,
+) -> None:  # fmt: skip
+    """Prove anew what a solver claims of one point, by branch and bound; note the reason if that fails."""
+    one = slice(point, point + 1)
+    tried = branch_and_bound(
+        net, double, x[one], ball.restrict(point), asked.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
+    )
+    found.nodes[point] += tried.nodes[0]
+    found.proved[point], found.broken[point], found.timed[point] = tried.proved[0], tried.broken[0], tried.timed[0]
+    found.margin[point] = torch.maximum(found.margin[point], tried.margin[0])
+    if bool(tried.broken[0]):
+        found.witness[point] = tried.witness[0]
+    elif not bool(tried.proved[0]):
+        found.reasons[point] = (
+            f"{method.solver} claims that the point is robust, but {int(tried.nodes[0])} subproblems of bab did not prove it"
+        )
+
+
 class _Point:
-    """The problems of one point."""
+    """The problems of one point: `witness` if one was found, else whether the solver claims that all margins are positive."""
 
     def __init__(
         self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, asked: Property, method: MIP,
@@ -121,10 +155,10 @@ class _Point:
         self.net, self.encoding, self.x, self.ball, self.asked = net, encoding, x, ball, asked
         self.method, self.solver, self.until = method, solver, until
         self.witness: Tensor | None = None
-        self.proved, self.nodes = False, 0
+        self.claimed, self.nodes, self.warning = False, 0, ""
 
     def run(self, inputs: dict[int, Interval], rows: list[int], goal: Tensor) -> None:
-        """Decide rows, the most endangered one first, until there is a witness or no time."""
+        """Solve the programs of rows, the most endangered one first, until there is a witness or no time."""
         radius = float(self.ball.radii(self.x)[0])
         p = float(self.ball.p)
         bounded = math.isfinite(radius) and radius > 0
@@ -136,22 +170,22 @@ class _Point:
         tighten = LinearPrograms(self.method.bound_seconds, self.until) if self.method.tighten == "lp" else None
         ranges = self.encoding.ranges(self.x, self.ball, inputs)
         program.build(self.encoding.graph, self.encoding.wires, ranges, tighten)
-        proved = 0
+        claimed = 0
         for row in rows:
             if self.witness is not None or time.monotonic() >= self.until:
                 return
-            proved += self._row(program, row, float(goal[row]))
-        self.proved = proved == len(rows)
+            claimed += self._row(program, row, float(goal[row]))
+        self.claimed = claimed == len(rows)
 
     def _row(self, program: Program, row: int, goal: float) -> bool:
-        """Whether the margin of a row exceeds the goal all over the ball."""
+        """Whether the solver claims that the margin of a row exceeds the goal all over the ball."""
         cost, constant = program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
         problem = program.problem(cost)
         extra = allowance(problem, self.solver.gap, goal - constant)
         cutoff = goal + extra - constant
-        logits = self.net(self.x.to(self.net.dtype)).double()
+        logits = self.net(self.x.to(self.net.dtype))
         # Cheap enough to be a witness in spite of tolerances and rounding; if it is none, once more to the end.
-        enough = -2 * (goal + extra) - 64 * torch.finfo(self.net.dtype).eps * float(logits.abs().max()) - constant
+        enough = -2 * (goal + extra + float(slack(logits))) - constant
         for target in (enough, -math.inf):
             left = min(self.method.seconds, self.until - time.monotonic())
             if left <= 0:
@@ -162,9 +196,11 @@ class _Point:
             if answer.point is not None:
                 self._try(program, answer.point)
             if answer.status != "target" or self.witness is not None:
+                self.warning = self.warning or answer.warning
                 # Without whole numbers the program is the network's own at x, so that nothing can exclude everything.
                 believed = answer.status != "cutoff" or bool(problem.integer.any())
-                return self.witness is None and believed and answer.bound > cutoff
+                meant = self.method.trust == "proof" or not answer.warning
+                return self.witness is None and believed and meant and answer.bound > cutoff
         return False
 
     def _try(self, program: Program, point: np.ndarray) -> None:
@@ -175,9 +211,5 @@ class _Point:
             return
         centre = self.x.to(self.net.dtype)
         own = self.ball.project(centre, (self.x + step).to(self.net.dtype))
-        logits = self.net(own).double()
-        # As in `changed`: what another batch may round away is no witness.
-        slack = 32 * torch.finfo(self.net.dtype).eps * logits.abs().amax(1)
-        changed = self.asked.margin(logits) < -slack
-        if bool(changed & self.ball.contains(self.x, own)):
+        if bool(falsified(self.net, self.encoding.double, own, self.asked) & self.ball.contains(self.x, own)):
             self.witness = own[0].double()

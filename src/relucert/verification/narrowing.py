@@ -4,12 +4,12 @@ The upper end starts at an attack's witness, the lower end at a bound's radius. 
 proof at least at upper / (1 + tol), so that is asked first: a proof there ends the search, and a witness lowers the upper end,
 the next question being asked ever further below it. What can not be decided is asked again nearer to what is proved. Every
 witness and every proof stays: the one cuts off all larger radii, the other all smaller ones. Questions go on from the leaves
-that the last one which was not proved has left open: its radius was larger, so what it closed stays closed.
+that the last one which was not proved has left open: its radius was larger, so what it closed stays closed. Where no witness
+is known, the first question is about the whole box: a proof there is one for every radius.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from typing import Any
@@ -25,7 +25,7 @@ from relucert.core.norms import norm
 from relucert.core.properties import class_stays
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.search import search_radius
 from relucert.verification.tree import Tree
@@ -41,7 +41,7 @@ def narrow_radius(
     tol: float, limit: float,
 ) -> RadiusInterval:  # fmt: skip
     """The interval of every example, to a relative width of `tol` or after `limit` seconds, its share of its batch's."""
-    double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    double = in_double(net)
     whole = Ball(p, math.inf, box)
     found = []
     for part in torch.arange(len(x), device=x.device).split(BATCH):
@@ -50,11 +50,19 @@ def narrow_radius(
         first = search_radius(net, x[part], y[part], p, sides, CROWN())
         first = attacked(net, x[part], y[part], p, sides, first, "best")
         spent = (time.monotonic() - started) / len(part)
-        found.append(_Narrowing(net, double, x[part], y[part], p, sides, method, tol, limit, first, spent).run())
+        found.append(Narrowing(net, double, x[part], y[part], p, sides, method, tol, limit, first, spent).run())
     return concatenate(found)
 
 
-class _Narrowing:
+def reach(x: Float[Tensor, " batch *input"], p: float, sides: Any) -> Float[Tensor, " batch"]:
+    """A radius at which the ball holds the whole box, in float64 and rounded up; infinite without a box."""
+    if sides is None:
+        return torch.full((len(x),), math.inf, dtype=torch.float64)
+    lower, upper = (side.double() for side in sides)
+    return norm(torch.maximum(x.double() - lower, upper - x.double()), p) * (1 + 1e-9)
+
+
+class Narrowing:
     """The intervals of some examples, and the smallest radii at which no answer was found."""
 
     def __init__(
@@ -71,16 +79,29 @@ class _Narrowing:
         self.blocked = torch.full_like(self.lower, math.inf)
         self.hits = torch.zeros_like(self.lower)
         self.seconds = torch.full_like(self.lower, spent)
-        self.right = net.predict(x) == y
+        self.open = net.predict(x) == y
+        self.reach = reach(x, p, sides)
         self.trees: dict[int, Tree] = {}
         self.grown = torch.zeros_like(self.lower)  # the radii of their balls
 
+    def guess(self, radii: Float[Tensor, " batch"]) -> None:
+        """Ask at radii (float64) where a proof is likely, infinity for the whole box; a proof there ends the search."""
+        radii = torch.minimum(radii, self.reach)
+        asked = (self.open & (radii > self.lower) & radii.isfinite()).nonzero()[:, 0]
+        if len(asked):
+            self._ask(asked, radii[asked])
+            # Rounded to the input's dtype the radius may have become a little smaller.
+            self.open[asked[self.lower[asked] >= radii[asked] * (1 - 1e-6)]] = False
+
     def run(self) -> RadiusInterval:
         """Ask until every interval is narrow."""
+        endless = (self.open & self.upper.isinf() & self.reach.isfinite() & (self.seconds < self.limit)).nonzero()[:, 0]
+        if len(endless):
+            self._ask(endless, self.reach[endless])
         for _ in range(ROUNDS):
             top = torch.minimum(self.upper, self.blocked)
-            wide = (top > self.lower * (1 + self.tol)) & self.upper.isfinite()
-            open_ = (self.right & wide & (self.seconds < self.limit)).nonzero()[:, 0]
+            wide = (top > self.lower * (1 + self.tol)) & top.isfinite()
+            open_ = (self.open & wide & (self.seconds < self.limit)).nonzero()[:, 0]
             if len(open_) == 0:
                 break
             self._ask(open_, self._trial(open_))
@@ -111,7 +132,9 @@ class _Narrowing:
         """One question about every open example."""
         x, y = self.x[open_], self.y[open_]
         sides = None if self.sides is None else tuple(side[open_] for side in self.sides)
-        ball = Ball(self.p, eps.to(self.x.dtype), sides)
+        # What covers the whole box must do so after rounding, too.
+        eps = torch.where(eps >= self.reach[open_], cast_up(eps, self.x.dtype), eps.to(self.x.dtype))
+        ball = Ball(self.p, eps, sides)
         numbers, radii = open_.tolist(), ball.radii(x).double()
         # Witnesses are measured with rounding: a tree of a ball that is smaller, by however little, proves nothing here.
         grown = (radii <= self.grown[open_]).tolist()
@@ -126,7 +149,8 @@ class _Narrowing:
         self._keep({numbers[place]: tree for place, tree in found.trees.items()})
         self.seconds[open_] += found.seconds.to(self.seconds)
         won, lost = open_[found.proved], open_[found.broken]
-        self.lower[won] = torch.maximum(self.lower[won], radii[found.proved])
+        proved = torch.where(radii >= self.reach[open_], math.inf, radii)[found.proved]
+        self.lower[won] = torch.maximum(self.lower[won], proved)
         if len(lost):
             points = found.witness[found.broken].to(self.x)
             distance = cast_up(norm(points.double() - self.x[lost].double(), self.p), self.x.dtype).double()

@@ -18,7 +18,8 @@ class Outcome:
     """What was found out about every point: proved, or broken by a witness (else NaN), or neither.
 
     `margin` is proved, `seconds` is its share of the time, `nodes` the number of its sub-problems; `timed` says that a clock
-    ended the search for it. `trees` may have what is left open of points that are not proved.
+    ended the search for it. `trees` may have what is left open of points that are not proved. `reasons` say why points are
+    undecided, `claims` name the solver on whose word alone a point is robust; both by the point's place.
     """
 
     proved: Bool[Tensor, " batch"]
@@ -29,6 +30,8 @@ class Outcome:
     nodes: Int[Tensor, " batch"]
     timed: Bool[Tensor, " batch"]
     trees: dict[int, Tree] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    claims: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls, x: Float[Tensor, " batch *input"]) -> Outcome:

@@ -7,7 +7,6 @@ may use whatever makes it fast: it starts from the linear estimate d_D, then ask
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from typing import Any
@@ -25,7 +24,7 @@ from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
 from relucert.verification.margins import proved_margins
 from relucert.verification.upper import refuse_contradictions
 
@@ -42,7 +41,7 @@ def search_radius(
     net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: Bounding
 ) -> RadiusInterval:
     """The interval of every example: `lower` by the bound, `upper` by the witness of the region theorem, if it has one."""
-    double = net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+    double = in_double(net)
     whole = Ball(p, math.inf, box)
     found = []
     for part in torch.arange(len(x), device=x.device).split(BATCH):

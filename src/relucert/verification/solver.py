@@ -1,13 +1,12 @@
-"""Mixed-integer programs and who solves them: one interface, one class for each solver.
+"""Solvers of mixed-integer programs: one interface, one class for each solver.
 
-    min cost x  subject to  lower <= x <= upper,  row_lower <= rows x <= row_upper,  x_j whole where `integer`,
-                            and perhaps  sum_j x_j^2 <= limit + x_k  over some columns j
+A solver works in floating point, with tolerances. It accepts reduced costs that have the wrong sign by its tolerance t, so its
+bound on the optimum may be too large by t times the widths of everything that a multiplier stands at, columns and
+inequalities; what is pruned for being too little better than an incumbent adds a gap. `allowance` is the sum of both. It is an
+estimate and no proof: presolve, cuts and rows that were wrongly found to exclude each other can exceed it without end. What a
+solver says decides where to look for counterexamples and where a proof is worth trying, never a verdict.
 
-A solver works in floating point. It accepts reduced costs that have the wrong sign by its tolerance t, so its bound on the
-optimum may be too large by t times the widths of everything that a multiplier stands at, columns and inequalities; what is
-pruned for being too little better than an incumbent adds a gap. `allowance` is the sum of both: a bound is believed less
-that. Rows that were wrongly found to exclude each other are not covered by it: for these the program itself is widened by
-more than the tolerance (`program`). Another solver joins by a class with `minimise` and a line in `SOLVERS`.
+Programs are scaled before they are solved (`scaling`). Another solver joins by a class with `minimise` and a line in `SOLVERS`.
 """
 
 from __future__ import annotations
@@ -15,62 +14,21 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from relucert.core.errors import InvalidInput
+from relucert.verification.problem import TOLERANCE as TOLERANCE
+from relucert.verification.problem import Answer as Answer
+from relucert.verification.problem import Problem as Problem
+from relucert.verification.problem import Squares as Squares
+from relucert.verification.scaling import Scaling, warning
 
 Array = NDArray[np.float64]
-TOLERANCE = 1e-9  # of feasibility, primal, dual and integer, for every solver
-
-
-@dataclass(frozen=True, eq=False)
-class Squares:
-    """The row `sum of x_j^2 over columns <= limit`, plus the value of another column where there is one."""
-
-    columns: NDArray[np.int64]
-    limit: float
-    column: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A program with finite bounds of all columns; `rows` is (rows, columns), limits of rows may be infinite."""
-
-    cost: Array
-    lower: Array
-    upper: Array
-    integer: NDArray[np.bool_]
-    rows: csr_array
-    row_lower: Array
-    row_upper: Array
-    squares: Squares | None = None
-
-    @property
-    def finite(self) -> bool:
-        """Whether all numbers are numbers: solvers take NaN for zero and would prove anything."""
-        every = self.cost, self.lower, self.upper, self.rows.data
-        limits = self.row_lower, self.row_upper
-        return all(np.isfinite(part).all() for part in every) and not any(np.isnan(part).any() for part in limits)
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """`bound`: no point of the program costs less (before the allowance); `point`: the cheapest that was found, or None.
-
-    `status`: `optimal`; `cutoff`, nothing costs less than the cutoff, which is the bound then; `target`, a point cheap enough
-    was found; `time`, and whatever is known by then; `failed`, and nothing is.
-    """
-
-    status: Literal["optimal", "cutoff", "target", "time", "failed"]
-    bound: float
-    point: Array | None
-    nodes: int = 0
 
 
 class Solver(Protocol):
@@ -92,6 +50,22 @@ def allowance(problem: Problem, gap: float, cutoff: float = 0.0) -> float:
     return TOLERANCE * float(widths.sum() + ranges.sum()) + gap * (1 + abs(cutoff))
 
 
+def solved_scaled(problem: Problem, solve: Callable[[Problem, float], Answer]) -> Answer:
+    """The answer to a program that is solved in scaled units; `solve(scaled, factor)` is told the factor of costs.
+
+    Bounds are the solver's divided by the factor.
+    """
+    if not problem.finite:
+        return Answer("failed", -math.inf, None, warning="the program has coefficients that are not finite")
+    scaling = Scaling.of(problem)
+    scaled = scaling.scaled(problem)
+    if not scaled.finite:
+        return Answer("failed", -math.inf, None, warning="the program has coefficients beyond the range of float64")
+    answer = solve(scaled, scaling.cost)
+    point = None if answer.point is None else scaling.point(answer.point)
+    return replace(answer, bound=answer.bound / scaling.cost, point=point, warning=warning(scaled))
+
+
 class HiGHS:
     """HiGHS on one thread: linear rows only."""
 
@@ -104,8 +78,11 @@ class HiGHS:
         """See `Solver`."""
         if problem.squares is not None:
             raise InvalidInput("problem must have linear rows only for highs, found a quadratic one; scip takes these")
-        if not problem.finite:
-            return Answer("failed", -math.inf, None)
+        return solved_scaled(
+            problem, lambda scaled, factor: self._minimise(scaled, seconds, cutoff * factor, target * factor)
+        )
+
+    def _minimise(self, problem: Problem, seconds: float, cutoff: float, target: float) -> Answer:
         mixed = bool(problem.integer.any())
         options: dict[str, Any] = {
             "time_limit": max(0.0, seconds), "mip_feasibility_tolerance": TOLERANCE, "mip_rel_gap": 0.0,
@@ -180,8 +157,11 @@ class SCIP:
         self, problem: Problem, *, seconds: float, cutoff: float = math.inf, target: float = -math.inf
     ) -> Answer:
         """See `Solver`."""
-        if not problem.finite:
-            return Answer("failed", -math.inf, None)
+        return solved_scaled(
+            problem, lambda scaled, factor: self._minimise(scaled, seconds, cutoff * factor, target * factor)
+        )
+
+    def _minimise(self, problem: Problem, seconds: float, cutoff: float, target: float) -> Answer:
         model, columns = self._model(problem)
         model.setParam("limits/time", max(0.0, seconds))
         if math.isfinite(cutoff):

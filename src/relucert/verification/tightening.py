@@ -16,8 +16,10 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from relucert.verification.problem import Problem
 from relucert.verification.program import Program, Units
-from relucert.verification.solver import Problem, opened
+from relucert.verification.scaling import Scaling
+from relucert.verification.solver import opened
 
 Array = NDArray[np.float64]
 
@@ -52,7 +54,8 @@ class LinearPrograms:
         if len(places) == 0 or time.monotonic() >= self.deadline:
             return low, high
         problem = program.problem(np.zeros(program.columns), integer=False)
-        highs = opened(problem, {"time_limit": self.seconds})
+        scaling = Scaling.of(problem)
+        highs = opened(scaling.scaled(problem), {"time_limit": self.seconds})
         if highs is None:
             return low, high
         for at in places:
@@ -63,7 +66,7 @@ class LinearPrograms:
                     return low, high
                 cost = np.zeros(program.columns)
                 cost[column] = sign * factor
-                value = sign * constant + self._minimum(highs, problem, cost, column, min(self.seconds, left))
+                value = sign * constant + self._minimum(highs, problem, scaling, cost, column, min(self.seconds, left))
                 if sign > 0:
                     low[at] = max(low[at], value)
                 else:
@@ -72,12 +75,14 @@ class LinearPrograms:
                     break
         return low, high
 
-    def _minimum(self, highs: highspy.Highs, problem: Problem, cost: Array, column: int, seconds: float) -> float:
+    def _minimum(
+        self, highs: highspy.Highs, problem: Problem, scaling: Scaling, cost: Array, column: int, seconds: float
+    ) -> float:
         """A proved lower bound on the cost of one column, from where the last program ended."""
-        highs.changeColCost(column, float(cost[column]))
+        highs.changeColCost(column, float(scaling.scaled_cost(cost)[column]))
         highs.setOptionValue("time_limit", highs.getRunTime() + seconds)  # its clock runs on
         highs.run()
         solution = highs.getSolution()
         multipliers = np.array(solution.row_dual) if solution.dual_valid else np.zeros(len(problem.row_lower))
         highs.changeColCost(column, 0.0)
-        return proved_minimum(problem, cost, multipliers)
+        return proved_minimum(problem, cost, scaling.multipliers(multipliers))
