@@ -290,7 +290,7 @@ def hull(x: Sequence[Fraction], radius: Any, low: Sequence[float], high: Sequenc
         r = Fraction(radius)
         lower = [c - r if end is None else max(end, c - r) for c, end in zip(x, lower, strict=True)]
         upper = [c + r if end is None else min(end, c + r) for c, end in zip(x, upper, strict=True)]
-    assert None not in lower and None not in upper, "an infinite radius needs a finite box"
+    assert None not in [*lower, *upper], "an infinite radius needs a finite box"
     return block(lower, upper)  # type: ignore[arg-type]
 
 

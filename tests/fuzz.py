@@ -232,7 +232,7 @@ class Truth:
         """Whether the decision changes, or ties, within r."""
         if r > self.within:
             self.within = math.inf if self.box is not None else max(1.0, 2.0 * float(r))
-            self.distance = exact.distance(self.net, self.x, self.y, self.p, self.box, self.within)  # type: ignore
+            self.distance = exact.distance(self.net, self.x, self.y, self.p, self.box, self.within)  # type: ignore[assignment]
         return exact.reached(self.distance, self.p, r)
 
     def length(self) -> float:
@@ -255,7 +255,9 @@ def case(seed: int) -> Case:
     rng = random.Random(seed)
     if seed >= REPORTED:
         net, kind = reported(seed)
-        made = Case(seed, kind, net, torch.full((1, 2), 0.5), net.predict(torch.full((1, 2), 0.5)), math.inf, (0.0, 1.0))
+        made = Case(
+            seed, kind, net, torch.full((1, 2), 0.5), net.predict(torch.full((1, 2), 0.5)), math.inf, (0.0, 1.0)
+        )
         made.eps = torch.tensor([0.5], dtype=torch.float64)
         made.truths = [Truth(net, made.x[0], int(made.y[0]), math.inf, made.box)]
         return made
@@ -267,7 +269,9 @@ def case(seed: int) -> Case:
     points = torch.rand(rng.choice((1, 2, 2)), inputs, generator=generator, dtype=torch.float64)
     if tie:
         points = (points * 8).round() / 8
-    p = rng.choice((1.0, 2.0, 2.0, math.inf, math.inf) if inputs == 3 else (1.0, 2.0, 2.0, math.inf, math.inf, 3.0, 1.5))
+    p = rng.choice(
+        (1.0, 2.0, 2.0, math.inf, math.inf) if inputs == 3 else (1.0, 2.0, 2.0, math.inf, math.inf, 3.0, 1.5)
+    )
     maker = _Maker(rng, points[:1].clone())
     if inputs > 1 and rng.random() < 0.03:
         maker.add(pool(inputs, 2, 1, rng.choice((0, 1))), "pool")
@@ -401,7 +405,11 @@ def _asked(made: Case, method: str, count: Counter[str]) -> Iterator[Claim]:
             count[str(verdict)] += 1
             if verdict is Verdict.ROBUST:
                 if truth.changes(eps):
-                    yield "false_robust", i, f"eps {eps!r}, but the distance is {truth.length()!r}; by {found.method[i]}"
+                    yield (
+                        "false_robust",
+                        i,
+                        f"eps {eps!r}, but the distance is {truth.length()!r}; by {found.method[i]}",
+                    )
                 elif truth.exceeds(float(found.margin[i]), eps):
                     yield "bad_margin", i, f"margin {float(found.margin[i])!r} at eps {eps!r}; by {found.method[i]}"
             if verdict is Verdict.VULNERABLE:
