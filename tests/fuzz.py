@@ -60,9 +60,9 @@ DEAR = (
     "radius mip(seconds=2, solver='scip')", "radius region + best", "minimal best", "minimal region(regions=4)",
 )  # fmt: skip
 
-#: What is a fault whatever the arithmetic (`misread`: a radius above 0 around an input that is of another class in exact
-#: arithmetic); `tie` (a proof up to a tie itself, or beyond one where no other class is ever ahead), `hair` (a witness outside by less than 1e-14,
-#: relative) and `inexact` (a witness of the network as it runs that is none in exact arithmetic) are counted beside them.
+#: What is a fault whatever the arithmetic; `misread`: a radius above 0 around an input that is of another class exactly.
+#: Counted beside these: `tie`, a proof up to a tie itself, or beyond one where no other class is ever ahead; `hair`, a witness
+#: outside by less than 1e-14, relative; `inexact`, a witness of the network as it runs that is none in exact arithmetic.
 FAULTS = ("false_robust", "bad_witness", "radius_beyond", "bad_margin", "contradiction", "misread", "error")
 SOFT = ("inexact", "hair", "tie")
 
