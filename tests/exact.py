@@ -290,7 +290,7 @@ def hull(x: Sequence[Fraction], radius: Any, low: Sequence[float], high: Sequenc
         r = Fraction(radius)
         lower = [c - r if end is None else max(end, c - r) for c, end in zip(x, lower, strict=True)]
         upper = [c + r if end is None else min(end, c + r) for c, end in zip(x, upper, strict=True)]
-    assert None not in lower and None not in upper, "an infinite radius needs a finite box"
+    assert None not in [*lower, *upper], "an infinite radius needs a finite box"
     return block(lower, upper)  # type: ignore[arg-type]
 
 
@@ -348,9 +348,12 @@ def least_margin(net: Network, x: Tensor, y: int, p: float, eps: float, box: Any
 
 
 class Changes:
-    """Where the decision of a network is not y by more than `lead`, within a polytope: pieces that distances are taken to."""
+    """Where the decision of a network is not y by more than `lead`, within a polytope: pieces that distances are taken to.
 
-    def __init__(self, net: Network, y: int, start: Polytope, lead: Fraction = Fraction(0)):
+    With `strict` only pieces that hold a point with a smaller margin than `lead` count.
+    """
+
+    def __init__(self, net: Network, y: int, start: Polytope, lead: Fraction = Fraction(0), *, strict: bool = False):
         model = exact(net)
         asked = lead * (1 << model.exponents[-1])
         self.pieces: list[Polytope] = []
@@ -359,8 +362,9 @@ class Changes:
                 if s != y:
                     behind = [Fraction(b - a) for a, b in zip(forms[y], form, strict=True)]
                     behind[-1] += asked
-                    part = cell.cut(whole(behind))
-                    if part is not None:
+                    row = whole(behind)
+                    part = cell.cut(row)
+                    if part is not None and not (strict and max(part.values(row)) <= 0):
                         self.pieces.append(part)
 
     def distance(self, x: Sequence[Fraction], p: float) -> Fraction | float:
@@ -526,10 +530,15 @@ def reached(found: Fraction | float, p: float, r: Any) -> bool:
     return found <= Fraction(r) ** 2 if p == 2 else found <= float(r) * (1 - 1e-12)
 
 
-def changes_within(net: Network, x: Tensor, y: int, p: float, r: Any, box: Any, lead: Any = 0) -> bool:
-    """Whether some z of the box with ||z - x||_p <= r has a margin of at most `lead` (by default: a tie is a change)."""
+def changes_within(
+    net: Network, x: Tensor, y: int, p: float, r: Any, box: Any, lead: Any = 0, *, strict: bool = False
+) -> bool:
+    """Whether some z of the box with ||z - x||_p <= r has a margin of at most `lead` (by default: a tie is a change).
+
+    With `strict`: whether some z has a smaller one, or lies on the border of where it is smaller.
+    """
     centre = fractions(x)
-    pieces = Changes(net, y, hull(centre, r, *sides(box, x)), Fraction(lead))
+    pieces = Changes(net, y, hull(centre, r, *sides(box, x)), Fraction(lead), strict=strict)
     return reached(pieces.distance(centre, p), p, r)
 
 

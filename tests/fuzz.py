@@ -60,9 +60,10 @@ DEAR = (
     "radius mip(seconds=2, solver='scip')", "radius region + best", "minimal best", "minimal region(regions=4)",
 )  # fmt: skip
 
-#: What is a fault whatever the arithmetic; `tie` (a proof up to a tie itself), `hair` (a witness outside by less than 1e-14,
-#: relative) and `inexact` (a witness of the network as it runs that is none in exact arithmetic) are counted beside them.
-FAULTS = ("false_robust", "bad_witness", "radius_beyond", "bad_margin", "contradiction", "error")
+#: What is a fault whatever the arithmetic; `misread`: a radius above 0 around an input that is of another class exactly.
+#: Counted beside these: `tie`, a proof up to a tie itself, or beyond one where no other class is ever ahead; `hair`, a witness
+#: outside by less than 1e-14, relative; `inexact`, a witness of the network as it runs that is none in exact arithmetic.
+FAULTS = ("false_robust", "bad_witness", "radius_beyond", "bad_margin", "contradiction", "misread", "error")
 SOFT = ("inexact", "hair", "tie")
 
 
@@ -232,8 +233,12 @@ class Truth:
         """Whether the decision changes, or ties, within r."""
         if r > self.within:
             self.within = math.inf if self.box is not None else max(1.0, 2.0 * float(r))
-            self.distance = exact.distance(self.net, self.x, self.y, self.p, self.box, self.within)  # type: ignore
+            self.distance = exact.distance(self.net, self.x, self.y, self.p, self.box, self.within)  # type: ignore[assignment]
         return exact.reached(self.distance, self.p, r)
+
+    def strictly(self, r: Any) -> bool:
+        """Whether another class is ahead within r, or arbitrarily near to that: ties alone do not count."""
+        return exact.changes_within(self.net, self.x, self.y, self.p, r, self.box, strict=True)
 
     def length(self) -> float:
         """The distance as a float."""
@@ -255,7 +260,9 @@ def case(seed: int) -> Case:
     rng = random.Random(seed)
     if seed >= REPORTED:
         net, kind = reported(seed)
-        made = Case(seed, kind, net, torch.full((1, 2), 0.5), net.predict(torch.full((1, 2), 0.5)), math.inf, (0.0, 1.0))
+        made = Case(
+            seed, kind, net, torch.full((1, 2), 0.5), net.predict(torch.full((1, 2), 0.5)), math.inf, (0.0, 1.0)
+        )
         made.eps = torch.tensor([0.5], dtype=torch.float64)
         made.truths = [Truth(net, made.x[0], int(made.y[0]), math.inf, made.box)]
         return made
@@ -267,7 +274,9 @@ def case(seed: int) -> Case:
     points = torch.rand(rng.choice((1, 2, 2)), inputs, generator=generator, dtype=torch.float64)
     if tie:
         points = (points * 8).round() / 8
-    p = rng.choice((1.0, 2.0, 2.0, math.inf, math.inf) if inputs == 3 else (1.0, 2.0, 2.0, math.inf, math.inf, 3.0, 1.5))
+    p = rng.choice(
+        (1.0, 2.0, 2.0, math.inf, math.inf) if inputs == 3 else (1.0, 2.0, 2.0, math.inf, math.inf, 3.0, 1.5)
+    )
     maker = _Maker(rng, points[:1].clone())
     if inputs > 1 and rng.random() < 0.03:
         maker.add(pool(inputs, 2, 1, rng.choice((0, 1))), "pool")
@@ -401,7 +410,8 @@ def _asked(made: Case, method: str, count: Counter[str]) -> Iterator[Claim]:
             count[str(verdict)] += 1
             if verdict is Verdict.ROBUST:
                 if truth.changes(eps):
-                    yield "false_robust", i, f"eps {eps!r}, but the distance is {truth.length()!r}; by {found.method[i]}"
+                    word = "" if truth.strictly(eps) else " (of a tie alone)"
+                    yield "false_robust", i, f"eps {eps!r}, distance {truth.length()!r}{word}; by {found.method[i]}"
                 elif truth.exceeds(float(found.margin[i]), eps):
                     yield "bad_margin", i, f"margin {float(found.margin[i])!r} at eps {eps!r}; by {found.method[i]}"
             if verdict is Verdict.VULNERABLE:
@@ -439,7 +449,9 @@ def proved(truth: Truth, lower: float) -> Iterator[tuple[str, str]]:
     if math.isinf(lower) and truth.box is None:
         inner = 100.0
     if truth.changes(inner):
-        yield "radius_beyond", f"lower {lower!r}, but the distance is {truth.length()!r}"
+        what = "radius_beyond" if truth.strictly(inner) else "tie"
+        what = "misread" if exact.margin(truth.net, truth.x, truth.y) < 0 else what
+        yield what, f"lower {lower!r}, but the distance is {truth.length()!r}"
     elif math.isfinite(lower) and truth.changes(lower):
         yield "tie", f"lower {lower!r}, and the distance is {truth.length()!r}"
 

@@ -11,9 +11,9 @@ from fuzz import FAULTS, METHODS, REPORTED, case, check, faults, proved, run, wi
 
 #: Cases of the reported recipe about which `mip` once said ROBUST, though the class changes within the ball.
 FALSE_PROOFS = (1_000_042, 1_000_102, 1_000_117)
-#: Cases at which something else has gone wrong once: a proved radius too large (12), solver and witness apart (20), errors of
-#: a solver that were passed on (12, 38).
-OTHERS = (12, 20, 38)
+#: Cases at which something else has gone wrong once: a proved radius too large (12, 2019, 2063, 3005, 3028), a solver
+#: and a witness apart (20), errors of a solver that were passed on (12, 38).
+OTHERS = (12, 20, 38, 2019, 2063, 3005, 3028)
 BLOCK = 20
 SCIP = pytest.mark.skipif(importlib.util.find_spec("pyscipopt") is None, reason="needs pyscipopt")
 
