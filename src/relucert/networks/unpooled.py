@@ -95,7 +95,9 @@ class _Writer:
         assert isinstance(op, MaxPool2d)
         windows = [tuple(dict.fromkeys(entry for entry in seen if entry >= 0)) for seen in op.windows().tolist()]
         if not all(windows):
-            raise InvalidInput(f"{node.name} (max_pool2d) must see an entry in every window; found one of padding alone")
+            raise InvalidInput(
+                f"{node.name} (max_pool2d) must see an entry in every window; found one of padding alone"
+            )
         channels, height, width = op.in_shape
         value = self._step("reshape", [source], (channels * height * width,), out_shape=[channels * height * width])
         # Where an entry stands, by channel and number.
@@ -119,10 +121,14 @@ class _Writer:
         name = f"unpooled.{len(self.nodes)}.index"
         self.tensors[name] = index
         return self.add(
-            {"kind": "gather", "inputs": [source], "shape": list(index.shape), "settings": {}, "tensors": {"index": name}}
+            {
+                "kind": "gather",
+                "inputs": [source],
+                "shape": list(index.shape),
+                "settings": {},
+                "tensors": {"index": name},
+            }
         )
 
     def _step(self, kind: str, inputs: list[int], shape: tuple[int, ...], **settings: Any) -> int:
-        return self.add(
-            {"kind": kind, "inputs": inputs, "shape": list(shape), "settings": settings, "tensors": {}}
-        )
+        return self.add({"kind": kind, "inputs": inputs, "shape": list(shape), "settings": settings, "tensors": {}})
