@@ -370,7 +370,9 @@ class _Search:
             if solved is None:
                 found = self.parts.climb(one, here, there, own, 20 * self.method.steps)
             else:
-                self.hunt.run(solved[1], self.owner[one])
+                # Rounding to the network's dtype may put the minimiser, which lies at the end of the ball, outside.
+                mine, own = self.ball.restrict(self.owner[one]), self.x[self.owner[one]].to(self.net.dtype)
+                self.hunt.run(mine.project(own, solved[1].to(own)), self.owner[one])
                 found = self.parts.climb(one, here, there, solved[0], 0)
             self.hunt.run(found.point, self.owner[one])
             # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.
