@@ -15,6 +15,7 @@ from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
+from relucert.verification import bab
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.leaves import leaf_program
 from zoo import inputs, network, randomised
@@ -211,3 +212,128 @@ def test_programs_of_leaves_over_a_whole_box():
         assert ball.contains(x, solved[1]).all()
         margins.append(float(one.margin(net(solved[1]))))
     assert margins[0] == pytest.approx(margins[1], abs=1e-6)
+
+
+class LeakyPooled(nn.Module):
+    """Leaky ReLUs before and behind an overlapping max pool with padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc, self.out = nn.Conv2d(1, 2, 2), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        z = nn.functional.max_pool2d(nn.functional.leaky_relu(self.conv(x), 0.1), 3, 2, 1)
+        return self.out(nn.functional.leaky_relu(self.fc(z.flatten(1)), 0.2))
+
+
+def with_pools(name: str, dtype: torch.dtype = torch.float64) -> Network:
+    if name == "leaky pool":
+        return Network(randomised(LeakyPooled(), 4).to(dtype), (1, 4, 4)).eval()
+    return network(name, dtype)
+
+
+POOLED = ["max pool", "dead windows", "residual", "leaky pool"]
+
+
+@pytest.mark.parametrize("name", [*POOLED, "leaky"])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
+    """Nothing stays open, and no attack succeeds where a proof was found; in l_1 and l_inf programs say the same."""
+    net = with_pools(name)
+    x = inputs(net, 5)
+    y = net.predict(x)
+    size = {1.0: 0.8, 2.0: 0.35, 3.0: 0.25, math.inf: 0.1}[p] * (0.3 if name == "residual" else 1.0)
+    ball = rc.Ball(p, size * torch.tensor([0.1, 0.4, 0.7, 1.0, 1.3]))
+    found = rc.certify(net, x, y, ball, "bab")
+    assert Verdict.UNKNOWN not in found.verdict
+    broken = found.which(Verdict.VULNERABLE)
+    if bool(broken.any()):
+        assert found.witness is not None
+        assert bool((net.predict(found.witness[broken]) != y[broken]).all())
+        assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+    attacked = rc.attack(net, x, y, ball, rc.APGD(steps=30, restarts=2)).success
+    assert not bool((attacked & found.which(Verdict.ROBUST)).any())
+    if p in (1.0, math.inf):
+        assert rc.certify(net, x, y, ball, "mip").verdict == found.verdict
+
+
+@pytest.mark.parametrize("name", ["max pool", "dead windows"])
+@pytest.mark.parametrize("p", [1.0, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_max_pools_are_decided_just_inside_and_just_outside_their_distance(name, p, dtype):
+    net = with_pools(name, dtype)
+    x = inputs(net, 3)
+    y = net.predict(x)
+    distance = rc.radius(net, x, p=p, method="mip")
+    known = distance.upper.isfinite()
+    x, y, lower, upper = x[known], y[known], distance.lower[known], distance.upper[known]
+    assert bool((rc.certify(net, x, y, rc.Ball(p, lower * 0.995), "bab").which(Verdict.ROBUST)).all())
+    assert bool((rc.certify(net, x, y, rc.Ball(p, upper * 1.005), "bab").which(Verdict.VULNERABLE)).all())
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_radii_of_networks_with_max_pools_are_narrow(p):
+    net = network("max pool")
+    x = inputs(net, 3)
+    found = rc.radius(net, x, p=p, method="auto", tol=0.01)
+    assert bool((found.upper <= found.lower * 1.0101).all())
+    if p != 2:
+        truth = rc.radius(net, x, p=p, method="mip")
+        assert bool((found.lower <= truth.upper).all())
+        assert bool((found.upper >= truth.lower).all())
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_counterexamples_planted_behind_max_pools_are_never_called_robust(size, p):
+    for seed in range(3):
+        module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(8, 3))
+        net = Network(randomised(module, seed).double(), (1, 4, 4)).eval()
+        x = inputs(net, 1, seed)
+        ball, y = rc.Ball(p, {1.0: 0.5, 2.0: 0.3, math.inf: 0.1}[p]), net.predict(x)
+        with torch.no_grad():
+            points = ball.sample(x, torch.Generator().manual_seed(seed), 400)[0]
+            logits = net(points)
+            lead = logits.gather(1, y.expand(400)[:, None]) - logits
+            lead[:, y] = math.inf
+            worst = lead.amin(1).argmin()
+            other = int(lead[worst].argmin())
+            module[-1].bias[other] += lead[worst, other] + size * logits.abs().max()
+        if int(net.predict(x)) != int(y):
+            continue
+        assert int(net.predict(points[worst : worst + 1])) != int(y)
+        for method in ("bab", "auto"):
+            assert rc.certify(net, x, y, ball, method).verdict[0] is Verdict.VULNERABLE
+
+
+def test_weights_stay_as_they_were_and_keep_their_gradients():
+    net = network("max pool")
+    x = inputs(net, 2)
+    before = [(weight.clone(), weight.requires_grad) for weight in net.parameters()]
+    rc.certify(net, x, net.predict(x), rc.Ball(math.inf, 0.05), "bab")
+    for weight, (value, grad) in zip(net.parameters(), before, strict=True):
+        assert torch.equal(weight, value)
+        assert weight.requires_grad == grad
+        assert weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkeypatch):
+    """Not of the one whose maxima are sums of ReLUs: it is asked about in its own nodes."""
+    net = network("max pool", dtype)
+    double = network("max pool")
+    x = inputs(double, 2)
+    asked = class_stays(double.predict(x), 3, dtype=torch.float64)
+    seen = []
+
+    def error(given, x, ball, inputs, asked, kind):
+        seen.append((given, set(inputs), kind))
+        return bab.evaluation_error_(given, x, ball, inputs, asked, kind)
+
+    monkeypatch.setattr(bab, "evaluation_error_", bab.evaluation_error, raising=False)
+    monkeypatch.setattr(bab, "evaluation_error", error)
+    branch_and_bound(net, double, x, rc.Ball(math.inf, 0.05), asked, BaB(nodes=1))
+    ((given, nodes, kind),) = seen
+    assert given is double
+    assert nodes == {node.index for node in double.switches}
+    assert kind == dtype

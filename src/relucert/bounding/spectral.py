@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.norms import norm
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shape
+from relucert.networks.affine import Affine, BatchNorm, Conv2d, Gather, Linear, Scale, Shape
 from relucert.networks.graph import Graph
 from relucert.networks.linear_map import one_hot
 from relucert.networks.unweighted import Add
@@ -165,6 +165,8 @@ def node_bound(op: Affine, shape: Shape) -> float:
         return 1.0
     if isinstance(op, Add):
         return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
+    if isinstance(op, Gather):
+        return math.sqrt(op.most()) * (1 + 4 * _UNIT)
     if isinstance(op, BatchNorm):
         return float(op.scale().abs().amax()) * (1 + gamma(op.terms + 4))
     if isinstance(op, Scale):

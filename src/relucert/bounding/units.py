@@ -30,6 +30,7 @@ from relucert.networks.switching import MaxPool2d, Switching
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one walk
+# A gather is not among them: what takes an entry twice mixes it where both are added up.
 _ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
 
 

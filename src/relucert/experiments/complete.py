@@ -118,7 +118,7 @@ def decided(name: str, folder: Path) -> Verdicts:
 
 def stages(records: Sequence[Record]) -> dict[str, dict[str, int]]:
     """How many points each method proved and broke, in the order of the cascade; prediction breaks what is misclassified."""
-    order = ("prediction", *(stage.name for stage in Auto().stages(2.0, pools=True, single=True)))
+    order = ("prediction", *(stage.name for stage in Auto().stages(2.0, single=True)))
     counts: dict[str, dict[str, int]] = {}
     for record in records:
         if record.by is not None and record.verdict != "unknown":

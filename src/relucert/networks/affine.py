@@ -6,6 +6,7 @@ at every call (`Source`), so that a node always speaks of the current weights an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -276,3 +277,34 @@ class Scale(Affine):
 
     def settings(self) -> dict[str, object]:
         return {"divide": self.divide} | _number(self.constant)
+
+
+class Gather(Affine):
+    """Some entries of a value, by a constant table of their places in it: `out[o] = z[index[o]]`, in the table's shape.
+
+    Places count through the flattened value, from its end where they are negative; an entry may be taken several times.
+    """
+
+    kind = "gather"
+
+    def __init__(self, index: Source, in_shape: Shape):
+        self.index, self.in_shapes = index, (in_shape,)
+
+    def places(self) -> Tensor:
+        """The places in a row, counted from the beginning."""
+        return self.index.value.flatten().remainder(math.prod(self.in_shapes[0]))
+
+    def linear(self, z: Tensor) -> Tensor:
+        return z.flatten(1).index_select(1, self.places()).reshape(len(z), *self.index.value.shape)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        back = output.new_zeros(len(output), math.prod(self.in_shapes[0]))
+        back = back.index_add(1, self.places(), output.reshape(len(output), self.index.value.numel()))
+        return (back.reshape(len(output), *self.in_shapes[0]),)
+
+    def most(self) -> int:
+        """How often the entry is taken that is taken most often: the square of the map's spectral norm."""
+        return int(self.places().bincount().max())
+
+    def sources(self) -> dict[str, Source]:
+        return {"index": self.index}

@@ -38,8 +38,8 @@ class Held:
 SUPPORTED = (
     "Supported are Linear, Conv2d, BatchNorm1d/2d, AvgPool2d, AdaptiveAvgPool2d, MaxPool2d, ReLU, LeakyReLU, Flatten, "
     "Unflatten, ZeroPad2d, Dropout and Identity, their functional forms, reshapes and permutations of the axes behind the "
-    "batch, mean over them, zero padding, sums and concatenations of values, and sums and products with numbers, "
-    "parameters and buffers."
+    "batch, mean over them, zero padding, entries of a flat value by an index buffer, sums and concatenations of "
+    "values, and sums and products with numbers, parameters and buffers."
 )
 
 

@@ -239,6 +239,19 @@ class Concat(nn.Module):
         return torch.cat(values, self.axis)
 
 
+class Gather(nn.Module):
+    """Some entries of the value."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor):
+        super().__init__()
+        self.register_buffer("index", index)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.flatten(1)[:, self.index]
+
+
 def _avg_pool(entry: dict[str, Any], weights: dict[str, Tensor], shapes: list[list[int]]) -> nn.Module:
     given = entry["settings"]
     return nn.AvgPool2d(
@@ -287,4 +300,5 @@ LAYERS = {
     "permute": lambda entry, weights, shapes: Permute(entry["settings"]["axes"]),
     "add": lambda entry, weights, shapes: Add(entry["settings"]["signs"]),
     "concat": lambda entry, weights, shapes: Concat(entry["settings"]["axis"]),
+    "gather": lambda entry, weights, shapes: Gather(weights["index"]),
 }

@@ -242,6 +242,27 @@ def _same_shape(t: Builder, z: Traced, op: affine.Shift | affine.Scale) -> Trace
     return made
 
 
+def _select(t: Builder, z: Traced, dim: int, index: Any) -> Traced:
+    source = t.tensor(index, "index")
+    if len(z.shape) != 1 or _axes(t, z, dim) != (0,):
+        raise t.unsupported(f"it selects along one of several axes (flatten the value first); found shape {z.shape}")
+    assert source is not None
+    places, size = source.value, z.shape[0]
+    if places.dtype not in (torch.int32, torch.int64):
+        raise t.unsupported(f"its index must hold whole numbers; found dtype {places.dtype}")
+    if places.numel() == 0 or not bool(((places >= -size) & (places < size)).all()):
+        found = f"{int(places.min())}..{int(places.max())}" if places.numel() else "none"
+        raise InvalidInput(f"{t.where()}: index must hold places in {-size}..{size - 1}; found {found}")
+    return t.add(affine.Gather(source, z.shape), z)
+
+
+def _item(t: Builder, z: Traced, key: Any) -> Traced:
+    whole = isinstance(key, tuple) and len(key) == 2 and key[0] == slice(None)
+    if not whole or not isinstance(key[1], Held):
+        raise t.unsupported("entries can be taken by an index buffer alone, as z[:, index] of a flat value")
+    return _select(t, z, 1, key[1])
+
+
 def _attribute(t: Builder, z: Traced, name: str) -> Any:
     if name in ("shape", "ndim", "dtype", "device"):
         return getattr(z.sample, name)
@@ -339,6 +360,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     operator.truediv: _div,
     operator.itruediv: _div,
     operator.neg: _neg,
+    operator.getitem: _item,
+    torch.index_select: _select,
     getattr: _attribute,
 }
 
@@ -366,6 +389,7 @@ METHODS: dict[Any, Callable[..., Any]] = {
     "div": _div,
     "div_": _div,
     "neg": _neg,
+    "index_select": _select,
     "size": lambda t, z, *dim: z.sample.size(*dim),
     "dim": lambda t, z: z.sample.dim(),
 }

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.affine import Affine
+from relucert.networks.affine import Affine, Gather
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d
@@ -44,6 +44,8 @@ def lipschitz_estimate(
         elif isinstance(node.op, MaxPool2d):
             windows = node.op.windows()
             moves[node.index] = given[0] * math.sqrt(int(windows[windows >= 0].bincount().max()))
+        elif isinstance(node.op, Gather):
+            moves[node.index] = given[0] * math.sqrt(node.op.most())
         elif not isinstance(node.op, Affine) or node.kind in _ISOMETRIC:
             moves[node.index] = given[0]
         else:

@@ -1,13 +1,11 @@
 """`auto`: the cascade, cheapest first; every stage sees only what is still undecided.
 
 Prediction, the region theorem, a short attack, CROWN, a long attack, alpha, in l2 SDP-CROWN, for networks with one layer of
-ReLUs the semidefinite bound of `moments`, then branch and bound; networks with max pools, which branch and bound does not
-split, end with mixed-integer programs where the norm allows that.
+ReLUs the semidefinite bound of `moments`, then branch and bound.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from relucert.attacks.apgd import APGD
@@ -20,9 +18,8 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.geometry.theorem import Region
 from relucert.verification.bab import BaB
-from relucert.verification.mip import MIP
 
-Stage = Region | PGD | APGD | CROWN | Alpha | SDP | Moments | BaB | MIP
+Stage = Region | PGD | APGD | CROWN | Alpha | SDP | Moments | BaB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +36,10 @@ class Auto(Method):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of auto must be at least 1; found {getattr(self, name)}")
 
-    def stages(self, p: float, *, pools: bool = False, single: bool = False) -> tuple[Stage, ...]:
-        """What is tried, in order, for a ball of l_p; `pools` says that the network has max pools, `single` that
-        it has one layer of ReLUs.
-        """
+    def stages(self, p: float, *, single: bool = False) -> tuple[Stage, ...]:
+        """What is tried, in order, for a ball of l_p; `single` says that the network has one layer of ReLUs."""
         bounds: tuple[Stage, ...] = (CROWN(), Alpha(), SDP()) if p == 2 else (CROWN(), Alpha())
         if single:
             bounds = (*bounds, Moments())
         quick, long = PGD(steps=20, alike=True), APGD(steps=50, restarts=self.restarts, alike=True)
-        last: tuple[Stage, ...] = (MIP(),) if pools and p in (1.0, math.inf) else ()
-        return (Region(regions=1), quick, bounds[0], long, *bounds[1:], BaB(nodes=self.nodes), *last)
+        return (Region(regions=1), quick, bounds[0], long, *bounds[1:], BaB(nodes=self.nodes))

@@ -7,6 +7,9 @@ at the minimisers of the leaves' bounds (`hunt`).
 
 What happens to a problem depends on its own leaves alone, so verdicts do not depend on who shares the batch; only a wall
 clock does, and then the verdict is UNKNOWN. What is left open is a `Tree`, from which a smaller radius can go on.
+
+Max pools are made of ReLUs first (`unpooled`), so that they are split like all others; witnesses are run through the network
+as it was given, and its own rounding is what margins must exceed.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
+from relucert.networks.unpooled import unpooled
 from relucert.verification.hunt import Hunt
 from relucert.verification.leaf_store import LeafStore
 from relucert.verification.leaves import leaf_program
@@ -49,8 +53,7 @@ class BaB(Method):
     """At most `nodes` sub-problems a point; `batch` of them are bounded together, with `steps` of climbing each.
 
     `candidates` units are tried before each split; from the best minimiser of a problem's leaves `descent` steps go downhill.
-    Where open leaves take more than `memory` bytes, the point with most of them is given up. Networks with max pools are split
-    at their ReLUs only: what remains there is UNKNOWN.
+    Where open leaves take more than `memory` bytes, the point with most of them is given up.
     """
 
     name = "bab"
@@ -106,7 +109,8 @@ class _Search:
         self, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float,
         limit: float | Tensor, known: Tensor | None, trees: Mapping[int, Tree],
     ):  # fmt: skip
-        self.net, self.double, self.x, self.ball, self.asked, self.method = net, double, x, ball, asked, method
+        self.net, self.x, self.ball, self.asked, self.method = net, x, ball, asked, method
+        self.pooled, self.double = double, unpooled(double)  # as it was given, and as it is split
         self.deadline, self.limit = deadline, torch.as_tensor(limit).expand(len(x))
         self.known, self.planted = known, trees
         self.found = Outcome.nothing(x)
@@ -172,7 +176,7 @@ class _Search:
         started = time.monotonic()
         inputs, margins = self._whole()
         error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
-        self.needed = evaluation_error(self.double, self.x, self.ball, inputs, self.asked, self.net.dtype)
+        self.needed = self._needed(inputs)
         reach, unit = largest_inputs(self.double, self.x, self.ball, inputs)
         # Walks of small networks multiply in another order, once more for every product that was made before.
         error, unit = 2 * error, 2 * unit
@@ -219,6 +223,12 @@ class _Search:
             for node in self.double.switches
         }  # fmt: skip
         return inputs, torch.cat([margins.detach() for _, margins in found])
+
+    def _needed(self, inputs: dict[int, Interval]) -> Tensor:
+        """What margins must exceed: the rounding of the network as it runs, which takes maxima instead of sums of ReLUs."""
+        if self.pooled is not self.double:
+            inputs = CROWN(budget=self.method.budget).units(self.pooled, self.x, self.ball).inputs
+        return evaluation_error(self.pooled, self.x, self.ball, inputs, self.asked, self.net.dtype)
 
     def _plant(self) -> None:
         """The first leaves of all problems: the whole ball, or what a larger one has left open."""
@@ -360,7 +370,9 @@ class _Search:
             if solved is None:
                 found = self.parts.climb(one, here, there, own, 20 * self.method.steps)
             else:
-                self.hunt.run(solved[1], self.owner[one])
+                # Rounding to the network's dtype may put the minimiser, which lies at the end of the ball, outside.
+                mine, own = self.ball.restrict(self.owner[one]), self.x[self.owner[one]].to(self.net.dtype)
+                self.hunt.run(mine.project(own, solved[1].to(own)), self.owner[one])
                 found = self.parts.climb(one, here, there, solved[0], 0)
             self.hunt.run(found.point, self.owner[one])
             # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.

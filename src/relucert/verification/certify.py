@@ -33,7 +33,6 @@ from relucert.core.properties import against, class_stays
 from relucert.core.results import Certificate, concatenate
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network, in_double
-from relucert.networks.switching import MaxPool2d
 from relucert.verification.auto import Auto
 from relucert.verification.bab import BaB
 from relucert.verification.cascade import Piece, Tell
@@ -97,8 +96,7 @@ def decide(
     ball = ball.beside(x)
     stages: Sequence[Method] = (method,)
     if isinstance(method, Auto):
-        pools = any(isinstance(node.op, MaxPool2d) for node in net.switches)
-        stages = method.stages(float(ball.p), pools=pools, single=Moments.whole(net))
+        stages = method.stages(float(ball.p), single=Moments.whole(net))
         if targets is not None:  # these two know nothing of targets
             stages = [stage for stage in stages if not isinstance(stage, Region | FixedAttack)]
     found = []
