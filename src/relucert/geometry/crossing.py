@@ -24,24 +24,28 @@ ZERO = 1e-10  # of the size of the terms that add up to it, a value that passes 
 def patterns_beyond(
     graph: Graph, z: Float[Tensor, " batch *input"], direction: Float[Tensor, " batch *input"], zero: float = ZERO
 ) -> Patterns:
-    """The activation patterns just behind z along a direction, of all units by value first and slope second."""
-    values, slopes, sizes = {0: z}, {0: direction}, {0: z.abs() + direction.abs()}
+    """The activation patterns just behind z along a direction, of all units by value first and slope second.
+
+    Values and slopes pass for zero beside the sizes of the terms that add up to them, each beside its own.
+    """
+    values, slopes = {0: z}, {0: direction}
+    sizes, steep = {0: z.abs()}, {0: direction.abs()}
     patterns: Patterns = []
     for node in graph.nodes[1:]:
-        value, slope, size = ([part[i] for i in node.inputs] for part in (values, slopes, sizes))
+        value, slope, size, rise = ([part[i] for i in node.inputs] for part in (values, slopes, sizes, steep))
         if isinstance(node.op, Affine):
             values[node.index], slopes[node.index] = node.op.apply(*value), node.op.linear(*slope)
-            sizes[node.index] = node.op.magnitude(*size)
+            sizes[node.index], steep[node.index] = node.op.magnitude(*size), node.op.absolute(*rise)
             continue
         if isinstance(node.op, ReLU):
             flat = value[0].abs() <= zero * size[0]
-            pattern = torch.where(flat, slope[0] > zero * size[0], value[0] > 0)
+            pattern = torch.where(flat, slope[0] > zero * rise[0], value[0] > 0)
         else:
             assert isinstance(node.op, MaxPool2d)
             pattern = _winners(node.op, value[0], slope[0], zero * size[0])
         patterns.append(pattern)
         values[node.index], slopes[node.index] = node.op.linear(value[0], pattern), node.op.linear(slope[0], pattern)
-        sizes[node.index] = node.op.linear(size[0], pattern)
+        sizes[node.index], steep[node.index] = node.op.linear(size[0], pattern), node.op.linear(rise[0], pattern)
     return patterns
 
 

@@ -99,14 +99,14 @@ def free_distances(
 ) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
     """The distances to all faces, and the signed ones to all decision hyperplanes, from one walk where that serves."""
     faces, classes = hyperplane_norms(region, y, dual(p), budget)
-    return _to_faces(margins, faces), _to_classes(logits, y, classes)
+    return to_faces(margins, faces), _to_classes(logits, y, classes)
 
 
 def face_distances(
     region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, budget: int = BUDGET
 ) -> Float[Tensor, " batch faces"]:
     """|V_j x + a_j| / ||V_j||_q of every face; inf for a face without a direction, and no NaN in the gradient."""
-    return _to_faces(margins, row_norms(region, dual(p), budget))
+    return to_faces(margins, row_norms(region, dual(p), budget))
 
 
 def decision_distances(
@@ -123,7 +123,10 @@ def decision_distances(
     return _to_classes(logits, y, decision_norms(region, y, dual(p), budget))
 
 
-def _to_faces(margins: Tensor, norms: Tensor) -> Tensor:
+def to_faces(
+    margins: Float[Tensor, " batch faces"], norms: Float[Tensor, " batch faces"]
+) -> Float[Tensor, " batch faces"]:
+    """|m_j| / ||V_j||_q from margins and norms; inf for a face without a direction."""
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)
     return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)

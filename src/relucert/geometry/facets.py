@@ -19,13 +19,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from relucert.core.norms import norm
 from relucert.geometry.certificates import EPS, Array, certified_distances
 from relucert.geometry.crossing import patterns_beyond
 from relucert.geometry.farkas import certified_empties
-from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.geometry.interior import interior_point, pushed_inside
 from relucert.geometry.least_distances import least_distances
-from relucert.geometry.neighbours import SAFETY, Exploration, names, only_these
+from relucert.geometry.neighbours import (
+    SAFETY,
+    Exploration,
+    Measured,
+    distances_in_box,
+    faces_left,
+    names,
+    only_these,
+    resolved,
+)
 from relucert.geometry.polytope import OPTIMAL, Polytope
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import PUSHES
@@ -34,6 +43,7 @@ from relucert.networks.switching import ReLU
 ROUNDING = 1e-13  # the same for the points that quick programs find
 INSIDE = 1e-12  # what of its size a margin may be below zero at a point that passes for one of the region
 TOGETHER = 1024  # rows times inputs up to which all facets of a region are looked at when it is entered
+SAME = 1e-13  # how far two hyperplanes, with normals of norm 1, may be apart to pass for one
 FAR = 1e6  # a distance, in parts of the size of x, beyond which a facet may well be none
 LUCKY = 1e-4  # how far behind a decision hyperplane to look outside the region, in parts of the margin
 HYPERPLANE, MET, FACET = 0, 1, 2  # what a key knows: a distance to the hyperplane, a point of the facet, its distance
@@ -44,7 +54,8 @@ class Cell:
     """One explored region of one example: rows z + offsets >= 0 for its faces, then for its decision hyperplanes.
 
     `points` are the nearest ones to x on the hyperplanes within the box, `inside` says which lie in the region; `void` faces
-    have no direction.
+    have no direction. `blur` (count,) and `shift`: a point of a true facet, moved by at most `shift` in l_2, lies on the
+    computed hyperplane of the facet and violates the computed faces by at most `blur`.
     """
 
     patterns: list[Tensor]
@@ -56,6 +67,8 @@ class Cell:
     points: Array
     inside: NDArray[np.bool_]
     box: tuple[Array, Array]
+    blur: Array
+    shift: float
     facet_points: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
@@ -65,8 +78,21 @@ class Cell:
 
     @cached_property
     def polytope(self) -> Polytope:
-        """The region within the box."""
-        return Polytope(-self.rows[self.real], self.offsets[self.real], self.box)
+        """The region within the box, widened so that its facets hold the true ones up to a step of `shift`."""
+        box = self.box[0] - self.shift, self.box[1] + self.shift
+        return Polytope(-self.rows[self.real], self.offsets[self.real] + self.blur[self.real], box)
+
+    def same_hyperplane(self, entry: int, others: NDArray[np.intp]) -> bool:
+        """Whether faces have the hyperplane of a face, up to what rounding explains."""
+        size = np.linalg.norm(self.rows[entry])
+        norms = np.linalg.norm(self.rows[others], axis=1)
+        if not size > 0 or not (norms > 0).all():
+            return False
+        normal, offset = self.rows[entry] / size, self.offsets[entry] / size
+        rows, offsets = self.rows[others] / norms[:, None], self.offsets[others] / norms
+        signs = np.where(rows @ normal < 0, -1.0, 1.0)
+        apart = np.abs(rows - signs[:, None] * normal).max(1) + np.abs(offsets - signs * offset) / (1 + np.abs(offset))
+        return bool((apart <= SAME + 4 * self.blur[others] / norms + 4 * self.blur[entry] / size).all())
 
     def interior(self, entry: int) -> tuple[Array, NDArray[np.bool_]] | None:
         """A point in the relative interior of a facet, and the faces (count,) in whose hyperplanes the facet lies."""
@@ -120,6 +146,7 @@ class FacetExploration(Exploration):
     def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
         """Add a region of some examples: all its hyperplanes with their distances in the box."""
         found = self._measure(index, patterns)
+        self._begin_own(index, found)
         region, x = found.region, self.x[index]
         everything = torch.arange(region.count).expand(len(index), -1)
         rows = torch.cat([region.rows(everything), found.class_rows], 1)
@@ -132,25 +159,30 @@ class FacetExploration(Exploration):
         skip = torch.cat([void[:, : region.count], own], 1)
         margins, raw = (part.masked_fill(void & part.isinf(), 0.0) for part in (margins, raw))
         box = (self.low[index], self.high[index])
-        nearest = hyperplane_distance(x, rows, margins, self.p, box, point=True, budget=self.budget)
+        errors = torch.cat([found.face_errors, found.class_errors], 1)
+        nearest = distances_in_box(x, rows, margins, errors, self.p, box, self.budget, point=True)
         assert nearest.point is not None
-        distance = nearest.distance.mul(1 - SAFETY).masked_fill(skip, math.inf)
+        distance = nearest.distance.masked_fill(skip, math.inf)
+        norms = flat.norm(dim=2)
+        self.blurred[index] |= ~resolved(norms, errors)
+        blur, shift = self._blur(index, found, norms, errors)
         keys = torch.maximum(distance, key[:, None])
         points = nearest.point.flatten(2)
         offsets = raw - (flat @ x.flatten(1).unsqueeze(2))[:, :, 0]
         inside = self._inside(flat[:, : region.count], offsets[:, : region.count], points, skip)
         self._look_behind(index, rows, margins, keys, inside)
-        arrays = [part.numpy() for part in (flat, offsets, skip, points, inside, keys)]
+        arrays = [part.numpy() for part in (flat, offsets, skip, points, inside, keys, blur, shift)]
         found_keys, facet_points = self._together(index, names(patterns, len(index)), *arrays)
         low, high = self.low.flatten(1).numpy(), self.high.flatten(1).numpy()
         count = region.count
         for i, (b, name) in enumerate(zip(index.tolist(), names(patterns, len(index)), strict=True)):
             self.seen[b].add(name)
             pattern = [part[i] for part in patterns]
-            own_rows, own_offsets, none, own_points, within, _ = (part[i] for part in arrays)
+            own_rows, own_offsets, none, own_points, within, _, own_blur, own_shift = (part[i] for part in arrays)
             cell = Cell(
-                pattern, name, count, own_rows, own_offsets, none[:count], own_points, within, (low[b], high[b])
-            )
+                pattern, name, count, own_rows, own_offsets, none[:count], own_points, within, (low[b], high[b]),
+                own_blur, float(own_shift),
+            )  # fmt: skip
             heap, turn = self.heaps[b], len(self.seen[b])
             for entry in np.flatnonzero(np.isfinite(found_keys[i])).tolist():
                 level = HYPERPLANE
@@ -158,9 +190,24 @@ class FacetExploration(Exploration):
                     cell.facet_points[entry], level = facet_points[i, entry]
                 heapq.heappush(heap, (float(found_keys[i, entry]), -turn, entry, cell, level))
 
+    def _blur(self, index: Tensor, found: Measured, norms: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """The `blur` and the `shift` of cells: with margins off by m_k and rows by E_k, a face is off by m_k + E_k R within R.
+
+        A point of a true facet of face j is off its computed hyperplane by as much, and a step of that part of ||w_j|| leads
+        onto it. R reaches to the nearest witness, or through the box; without a box to `FAR` times the size of x.
+        """
+        x = self.x[index].flatten(1)
+        reach = norm(torch.maximum(x - self.low[index].flatten(1), self.high[index].flatten(1) - x), self.p)
+        radius = torch.minimum(reach, FAR * (1 + x.abs().amax(1)))
+        off = torch.cat([found.margin_errors, found.lead_errors], 1) + errors * radius[:, None]
+        void = (norms == 0) | torch.cat([found.raw_margins, found.raw_lead], 1).isinf()
+        shift = (off / norms).masked_fill(void, 0.0).amax(1)
+        count = found.region.count
+        return off[:, :count] + shift[:, None] * norms[:, :count], shift
+
     def _together(
         self, index: Tensor, called: list[bytes], rows: Array, offsets: Array, skip: NDArray[np.bool_], points: Array,
-        inside: NDArray[np.bool_], keys: Array,
+        inside: NDArray[np.bool_], keys: Array, blur: Array, shift: Array,
     ) -> tuple[Array, dict[tuple[int, int], tuple[Array, int]]]:  # fmt: skip
         """Keys of new regions after all that quick programs prove, and the points that they found on facets."""
         keys = keys.copy()
@@ -174,16 +221,18 @@ class FacetExploration(Exploration):
                     if self._flipped(name, entry) in seen:
                         keys[i, entry] = math.inf
                         asked[i, entry] = False
+        asked &= ~self.blurred[index].numpy()[:, None]
         if rows.shape[1] * rows.shape[2] > TOGETHER:
             return keys, {}
         example, entry = np.nonzero(asked)
         if len(example) == 0:
             return keys, {}
         x = self.x[index].flatten(1).numpy()
-        rooms = (x - self.low[index].flatten(1).numpy())[example], (self.high[index].flatten(1).numpy() - x)[example]
+        below, above = x - self.low[index].flatten(1).numpy(), self.high[index].flatten(1).numpy() - x
+        rooms = below[example], above[example]
         # The region's faces, and last the hyperplane in question.
         normals = np.concatenate((-rows[example, :count], rows[example, entry][:, None]), 1)
-        limits = np.concatenate((offsets[example, :count], -offsets[example, entry][:, None]), 1)
+        limits = np.concatenate((offsets[example, :count] + blur[example], -offsets[example, entry][:, None]), 1)
         limits[:, :count][skip[example, :count]] = math.inf
         face = np.flatnonzero(entry < count)
         limits[face, entry[face]] = math.inf
@@ -191,8 +240,10 @@ class FacetExploration(Exploration):
         margins = limits - (normals @ centre[..., None])[..., 0]
         last = np.full(len(example), count)
         found = least_distances(normals, margins, last, rooms)
-        wide = rooms[0] * (1.0 + EPS), rooms[1] * (1.0 + EPS)
-        lower = certified_distances(normals, limits, found.multipliers, found.paid, centre, wide, self.p) * (1 - SAFETY)
+        moved = shift[example]
+        wide = rooms[0] * (1.0 + EPS) + moved[:, None], rooms[1] * (1.0 + EPS) + moved[:, None]
+        lower = certified_distances(normals, limits, found.multipliers, found.paid, centre, wide, self.p)
+        lower = self._less(lower, moved)
         if not np.isfinite(rooms).any():
             far = np.flatnonzero(lower > FAR * (1.0 + np.abs(centre).max(1)))
             empty = certified_empties(normals[far], limits[far], found.multipliers[far], last[far], centre[far])
@@ -241,7 +292,8 @@ class FacetExploration(Exploration):
         while heap:
             key, turn, entry, cell, level = heap[0]
             lower = max(lower, key)
-            if key >= upper * (1 - SAFETY):  # nothing is nearer than the nearest witness
+            # Nothing is nearer than the nearest witness; what is blurred is not looked at any closer.
+            if key >= upper * (1 - SAFETY) or bool(self.blurred[b]):
                 break
             if entry >= cell.count:
                 upper = self._witness(b, cell, entry, level)
@@ -289,7 +341,12 @@ class FacetExploration(Exploration):
             cell.facet_points[entry] = found.point
         elif found.status == "unknown" and cell.polytope.proved_empty(cell.rows[entry], -cell.offsets[entry]):
             return math.inf
-        return found.lower * (1 - SAFETY)
+        return float(self._less(np.array(found.lower), np.array(cell.shift)))
+
+    def _less(self, lower: Array, shift: Array) -> Array:
+        """Distances to computed facets, reduced by the step that leads onto them from the true ones."""
+        longest = math.sqrt(self.x[0].numel()) if self.p < 2 else 1.0
+        return np.maximum(lower * (1 - SAFETY) - longest * shift, 0.0)
 
     def _witness(self, b: int, cell: Cell, entry: int, level: int) -> float:
         """Look for a witness behind a decision hyperplane, at the nearest point of the region if that is known."""
@@ -331,7 +388,12 @@ class FacetExploration(Exploration):
         )
         # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
         # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        fine = only_these(old, patterns, torch.from_numpy(np.stack(flips)))
+        crossed = torch.tensor([entry for *_, entry, _ in kept])
+        fine = only_these(old, patterns, torch.from_numpy(np.stack(flips)), crossed)
+        left = faces_left(old, patterns).numpy()
+        for i, (_, cell, entry, _) in enumerate(kept):
+            others = np.flatnonzero(left[i] & ~cell.void)
+            fine[i] &= cell.same_hyperplane(entry, others[others != entry])
         new = torch.zeros_like(fine)
         for i, ((b, cell, entry, key), name) in enumerate(zip(kept, names(patterns, len(kept)), strict=True)):
             if not bool(fine[i]):

@@ -11,29 +11,35 @@ smallest open key is a lower bound, and it never falls. It is found lazily: a ke
 up that within the box. Then a face is crossed, and what comes up as a decision hyperplane is the answer if the network
 changes its decision just behind it. Small networks go further, to the facets themselves (`facets`).
 
-Everything is computed in float64. Margins are reduced by a bound on their rounding errors, distances by `SAFETY` of
-themselves, a thousand times what rounding does to the rows.
+Everything is computed in float64. Margins are reduced by a bound on their rounding errors. So are distances for the errors of
+the rows: a row that is off by E in the dual norm changes a margin by at most E R within distance R of x (`Measured.distances`).
+Where rows are known to fewer digits than `RESOLVED`, what lies behind a face cannot be told, and the search ends there.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.core.ball import Ball
+from relucert.core.norms import dual, norm
 from relucert.geometry.crossing import patterns_beyond
-from relucert.geometry.distances import face_distances
-from relucert.geometry.hyperplane import hyperplane_distance
+from relucert.geometry.distances import to_faces
+from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
 from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 
-SAFETY = 1e-9
+SAFETY = 1e-9  # what distances are reduced by besides, relative
+RESOLVED = 1e-9  # the error of a row, in parts of its norm, up to which the search goes on behind a face
+BEYOND = 100.0  # distances in the box are proved up to this many times the free one
 FREE, BOXED = 0, 1  # how much a key knows: the free distance, that in the box
 BLOCK = 8  # hyperplanes of an example that learn their distance in the box together
 
@@ -42,7 +48,9 @@ class Measured(NamedTuple):
     """New regions of some examples: the margins at x and the rows of V, all with bounds on their rounding errors.
 
     `margins` and `lead` are those of faces and decision hyperplanes, made smaller by what rounding may have added;
-    `raw_margins` and `raw_lead` are as computed; `class_rows` (batch, classes, *input).
+    `raw_margins` and `raw_lead` are as computed; `class_rows` (batch, classes, *input). `face_errors` and `class_errors` bound
+    the errors of rows in every l_q; `margin_errors` and `lead_errors` those of the margins. `certain`: whether the
+    class is y at x itself.
     """
 
     region: LinearRegion
@@ -51,6 +59,35 @@ class Measured(NamedTuple):
     raw_lead: Float[Tensor, " batch classes"]
     lead: Float[Tensor, " batch classes"]
     class_rows: Float[Tensor, " batch classes *input"]
+    face_errors: Float[Tensor, " batch faces"]
+    class_errors: Float[Tensor, " batch classes"]
+    margin_errors: Float[Tensor, " batch faces"]
+    lead_errors: Float[Tensor, " batch classes"]
+    certain: Bool[Tensor, " batch"]
+
+
+def resolved(norms: Float[Tensor, " batch rows"], errors: Float[Tensor, " batch rows"]) -> Bool[Tensor, " batch"]:
+    """Whether all rows are known to enough digits: their errors are small parts of their norms, or both are zero."""
+    return (errors <= RESOLVED * norms).all(1)
+
+
+def distances_in_box(
+    x: Tensor, rows: Tensor, margins: Tensor, errors: Tensor, p: float, box: Any, budget: int, *, point: bool = False
+) -> HyperplaneDistance:
+    """Distances to hyperplanes in the box that hold for all rows within `errors` (dual norm) of the given ones.
+
+    With m the margin, D(m) the distance for the given row and R any radius, a step d of a length below R reaches the true
+    hyperplane only if it gains m - E R by the given row: the distance is at least min(R, D(m - E R)). R is `BEYOND` times the
+    free distance m / ||w||, so that m loses a share of BEYOND E / ||w||.
+    """
+    norms = norm(rows, dual(p), 2)
+    share = torch.where(errors == 0, 0.0, BEYOND * errors / norms.clamp(min=torch.finfo(norms.dtype).tiny))
+    kept = margins * (1 - share.nan_to_num(math.inf, math.inf)).clamp(min=0)
+    found = hyperplane_distance(x, rows, kept, p, box, budget=budget, point=point)
+    # Of the kept part of the margin, rounded down: no more than BEYOND times the free distance.
+    limit = torch.where(errors == 0, math.inf, (BEYOND - 1) * found.free)
+    distance = torch.minimum(found.distance, limit) * (1 - SAFETY)
+    return replace(found, distance=distance)
 
 
 class Exploration:
@@ -66,6 +103,7 @@ class Exploration:
         self.seen: list[set[bytes]] = [set() for _ in range(count)]
         self.lower = self.x.new_zeros(count)
         self.open = torch.ones(count, dtype=torch.bool)
+        self.blurred = torch.zeros(count, dtype=torch.bool)  # rows of a region are not known to enough digits
         with torch.no_grad():
             self._begin()
             self._enter(torch.arange(count), LinearRegion.at(net, self.x).patterns, self.x.new_zeros(count))
@@ -78,6 +116,7 @@ class Exploration:
         self.keys = self.x.new_zeros(count, 0, 0)
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
         self.margins = self.x.new_zeros(count, 0, 0)
+        self.errors = self.x.new_zeros(count, 0, 0)  # of the rows of faces
         self.void = torch.zeros(count, 0, 0, dtype=torch.bool)  # faces without a direction
 
     def run(self) -> None:
@@ -124,21 +163,35 @@ class Exploration:
             inner, ahead = margins.clamp(min=0), lead.clamp(min=0)
         inner = inner.sign() * (inner.abs() - slack).clamp(min=0)
         ahead = ahead.sign() * (ahead.abs() - lead_slack).clamp(min=0)
-        return Measured(region, margins, inner, lead, ahead, region.decision_rows(y))
+        off = region.map.row_errors([*places, last], x)
+        class_errors = (off[last].gather(1, y[:, None]) + off[last]).masked_fill(self._own(index), 0.0)
+        certain = ((lead > lead_slack) | self._own(index)).all(1)
+        return Measured(
+            region, margins, inner, lead, ahead, region.decision_rows(y),
+            _face_errors(region, [off[place] for place in places], x), class_errors, slack, lead_slack, certain,
+        )  # fmt: skip
+
+    def _begin_own(self, index: Tensor, found: Measured) -> None:
+        """Close the examples whose class at x itself is lost in rounding: nothing is proved of them."""
+        if not self.seen[int(index[0])]:
+            self.open[index[~found.certain]] = False
 
     def _enter(self, index: Tensor, patterns: list[Tensor], key: Tensor) -> None:
         """Add a region of some examples: the keys of all its hyperplanes, and a witness if one is near."""
         found = self._measure(index, patterns)
+        self._begin_own(index, found)
         rows, lead = found.class_rows, found.lead
-        faces = face_distances(found.region, found.margins, self.p, self.budget) * (1 - SAFETY)
+        norms = row_norms(found.region, dual(self.p), self.budget)
+        self.blurred[index] |= ~resolved(norms, found.face_errors)
+        faces = to_faces(found.margins, norms + found.face_errors) * (1 - SAFETY)
         box = (self.low[index], self.high[index])
-        classes = hyperplane_distance(self.x[index], rows, lead, self.p, box, budget=self.budget).distance
-        classes = classes.mul(1 - SAFETY).masked_fill(self._own(index), math.inf)
+        classes = distances_in_box(self.x[index], rows, lead, found.class_errors, self.p, box, self.budget).distance
+        classes = classes.masked_fill(self._own(index), math.inf)
         distance = torch.cat([faces, classes], 1)
         level = torch.full(distance.shape, FREE, dtype=torch.int8)
         level[:, faces.shape[1] :] = BOXED
         ahead = torch.cat([found.margins, lead], 1)
-        self._store(index, found.region, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
+        self._store(index, found, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
         # The nearest decision hyperplane may do.
         nearest = classes.argmin(1)
         near = classes.gather(1, nearest[:, None])[:, 0] < self.witnesses.distance[index].double()
@@ -151,10 +204,10 @@ class Exploration:
         return torch.nn.functional.one_hot(self.y[index], self.net.classes).bool()
 
     def _store(
-        self, index: Tensor, region: LinearRegion, keys: Tensor, level: Tensor, margins: Tensor, void: Tensor
+        self, index: Tensor, found: Measured, keys: Tensor, level: Tensor, margins: Tensor, void: Tensor
     ) -> None:
         """Append a layer of regions; examples that are not in it get closed entries."""
-        count = len(self.x)
+        count, region = len(self.x), found.region
         self.faces = region.faces
 
         def grown(old: Tensor, new: Tensor, other: float | int) -> Tensor:
@@ -165,6 +218,7 @@ class Exploration:
         self.keys = grown(self.keys, keys, math.inf)
         self.level = grown(self.level, level, BOXED)
         self.margins = grown(self.margins, margins, 0.0)
+        self.errors = grown(self.errors, found.face_errors, 0.0)
         self.void = grown(self.void, void, True)
         before = self.patterns or [pattern[:0, None].new_zeros(count, 0) for pattern in region.patterns]
         self.patterns = [grown(old, new, 0) for old, new in zip(before, region.patterns, strict=True)]
@@ -187,12 +241,12 @@ class Exploration:
             self.keys[index, region].masked_fill(~fresh, math.inf).topk(min(BLOCK, fresh.shape[1]), largest=False)
         )
         real = near.isfinite()
-        rows = self._regions(index, region).rows(places.where(real, torch.zeros_like(places)))
+        chosen = places.where(real, torch.zeros_like(places))
+        rows = self._regions(index, region).rows(chosen)
         margins = self.margins[index, region].gather(1, places)
+        errors = self.errors[index, region].gather(1, chosen)
         box = (self.low[index], self.high[index])
-        found = hyperplane_distance(self.x[index], rows, margins, self.p, box, budget=self.budget).distance * (
-            1 - SAFETY
-        )
+        found = distances_in_box(self.x[index], rows, margins, errors, self.p, box, self.budget).distance
         at = (index[:, None].expand_as(places)[real], region[:, None].expand_as(places)[real], places[real])
         self.keys[at] = torch.maximum(found, near)[real]
         self.level[at] = BOXED
@@ -216,8 +270,9 @@ class Exploration:
         if len(index) == 0:
             return
         used = torch.tensor([len(self.seen[b]) for b in index.tolist()])
-        self.open[index[used >= self.limit]] = False
-        index, region, entry, key = (part[used < self.limit] for part in (index, region, entry, key))
+        more = (used < self.limit) & ~self.blurred[index]
+        self.open[index[~more]] = False
+        index, region, entry, key = (part[more] for part in (index, region, entry, key))
         old = self._regions(index, region)
         known_there = self._flipped_is_known(index, old, entry)
         self.keys[index[known_there], region[known_there], entry[known_there]] = math.inf
@@ -238,7 +293,7 @@ class Exploration:
         patterns = patterns_beyond(self.net.graph, points, -rows * wide)
         # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
         # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        known = only_these(old, patterns, may_flip)
+        known = only_these(old, patterns, may_flip, entry)
         self.open[index[~known]] = False
         index, region, entry, key = (part[known] for part in (index, region, entry, key))
         patterns = [pattern[known] for pattern in patterns]
@@ -273,27 +328,34 @@ class Exploration:
 
 
 def only_these(
-    region: LinearRegion, patterns: list[Tensor], may_flip: Bool[Tensor, " batch faces"]
+    region: LinearRegion, patterns: list[Tensor], may_flip: Bool[Tensor, " batch faces"], crossed: Int[Tensor, " batch"]
 ) -> Bool[Tensor, " batch"]:
-    """Whether patterns differ from those of the region only at faces that may be left."""
-    fine = torch.ones(len(region), dtype=torch.bool)
-    start = 0
-    for faces, old, new in zip(region.faces, region.patterns, patterns, strict=True):
-        left = faces.left(old, new)
-        fine &= (~left | may_flip[:, start : start + faces.count]).all(1)
-        start += faces.count
-    return fine
+    """Whether patterns differ from those of the region at the crossed face, and else only at faces that may be left."""
+    left = faces_left(region, patterns)
+    return left.gather(1, crossed[:, None])[:, 0] & (~left | may_flip).all(1)
+
+
+def faces_left(region: LinearRegion, patterns: list[Tensor]) -> Bool[Tensor, " batch faces"]:
+    """The faces through which the patterns of a region change into others."""
+    parts = zip(region.faces, region.patterns, patterns, strict=True)
+    return torch.cat([faces.left(old, new) for faces, old, new in parts], 1)
 
 
 def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch faces"]:
-    """Bounds on the rounding errors of margins: of a unit its own, of a comparison those of both."""
+    """The errors of faces from those of their nodes: of a unit its own, of a comparison those of both entries.
+
+    A comparison with the winner itself or with the padding has none.
+    """
     parts = []
-    for faces, error in zip(region.faces, errors, strict=True):
+    for faces, error, pattern in zip(region.faces, errors, region.patterns, strict=True):
         if faces.node.kind == "relu":
-            parts.append(error.flatten(1))
-        else:
-            most = 2 * error.flatten(1).amax(1, keepdim=True)
-            parts.append(most.expand(-1, faces.count))
+            parts.append(error.expand(len(x), *error.shape[1:]).flatten(1))
+            continue
+        flat, winner = error.expand(len(x), *error.shape[1:]).flatten(2), pattern.flatten(2)
+        windows = faces.windows.to(error.device)
+        both = flat.gather(2, winner).unsqueeze(-1) + flat[:, :, windows.clamp(min=0)]
+        void = (windows < 0) | (windows == winner.unsqueeze(-1))
+        parts.append(both.masked_fill(void, 0.0).flatten(1))
     return torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
 
 

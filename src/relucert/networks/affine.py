@@ -66,6 +66,11 @@ class Affine:
     #: How many rounded operations one entry of the value takes at most, whatever their order.
     terms: int = 2
 
+    @property
+    def adjoint_terms(self) -> int:
+        """How many rounded operations one entry of the adjoint takes at most; as many as the map itself in the general case."""
+        return self.terms
+
     def absolute(self, *inputs: Tensor) -> Tensor:
         """`|A| z`: how far the value goes when the inputs go as far as z. The general case has no negative weight."""
         return self.linear(*inputs)
@@ -103,6 +108,10 @@ class Linear(Affine):
     @property
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.weight.value.shape[1] + 2
+
+    @property
+    def adjoint_terms(self) -> int:
+        return self.weight.value.shape[0] + 2
 
     def absolute(self, z: Tensor) -> Tensor:
         return F.linear(z, self.weight.value.abs())
@@ -158,6 +167,10 @@ class Conv2d(Affine):
     @property
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.weight.value[0].numel() + 2
+
+    @property
+    def adjoint_terms(self) -> int:
+        return self.weight.value[:, 0].numel() + 2
 
     def absolute(self, z: Tensor) -> Tensor:
         return F.conv2d(z, self.weight.value.abs(), None, self.stride, self.padding, self.dilation, self.groups)
@@ -305,6 +318,10 @@ class Gather(Affine):
     def most(self) -> int:
         """How often the entry is taken that is taken most often: the square of the map's spectral norm."""
         return int(self.places().bincount().max())
+
+    @property
+    def adjoint_terms(self) -> int:
+        return self.most() + 2
 
     def sources(self) -> dict[str, Source]:
         return {"index": self.index}

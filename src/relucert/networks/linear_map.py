@@ -88,6 +88,34 @@ class LinearMap:
                     del values[source], errors[source]
         return {i: values[i] for i in keep}, {i: 2 * errors[i] for i in keep}
 
+    def row_errors(self, keep: Sequence[int], like: Tensor) -> dict[int, Float[Tensor, " batch *shape"]]:
+        """Bounds on the rounding errors of rows of V that `pull` computes, in l_1 and so in every l_q, for the nodes in `keep`.
+
+        With s_l = |A_l| s_(l-1) from ones at the input, the sums of the absolute terms of every row, a node's rows are off by
+        at most e_l = |A_l| e_(l-1) + gamma_n |A_l| s_(l-1). Both run through the pattern, so that a row of dead units has no
+        error. Doubled for the rounding of the bound itself. `like` has the batch, the dtype and the device.
+        """
+        ones = like.new_ones(len(like), *self.graph[0].shape)
+        sizes, errors, wanted = {0: ones}, {0: torch.zeros_like(ones)}, set(keep)
+        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
+        unit = torch.finfo(like.dtype).eps / 2
+        for node in self.graph.nodes[1 : max(wanted) + 1]:
+            given, off = [sizes[i] for i in node.inputs], [errors[i] for i in node.inputs]
+            if isinstance(node.op, Switching):
+                pattern = self.patterns[switch[node.index]]
+                size, error = node.op.linear(given[0], pattern), node.op.linear(off[0], pattern)
+                error = error + 2 * unit * size
+            else:
+                assert isinstance(node.op, Affine)
+                count = max(node.op.terms, node.op.adjoint_terms)
+                size = node.op.absolute(*given)
+                error = node.op.absolute(*off) + count * unit / (1 - count * unit) * size
+            sizes[node.index], errors[node.index] = size, error
+            for source in set(node.inputs):
+                if self.graph.last_use[source] <= node.index and source not in wanted:
+                    del sizes[source], errors[source]
+        return {i: 2 * errors[i] for i in keep}
+
     def pull(self, node: int, functionals: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows *input"]:
         """Rows of V: linear functionals on a node's value, as functionals on the input.
 
