@@ -100,8 +100,8 @@ def test_intervals_hold_the_truth(kind: str, p: float, box: Any) -> None:
     lower = torch.zeros(2, dtype=torch.float64)
     for regions in (1, 5, None):
         found = check(kind, p, box, regions)
-        # Without a limit other programs are asked, whose last digits differ.
-        assert bool((found >= lower * (1 - 1e-12)).all())
+        # Without a limit other programs are asked, and facets are widened for rounding within other radii.
+        assert bool((found >= lower * (1 - 1e-8)).all())
         lower = found
 
 
@@ -155,6 +155,6 @@ def test_no_change_anywhere() -> None:
     assert found.lower.tolist() == found.upper.tolist() == [math.inf, math.inf]
     assert found.exact.tolist() == [True, True]
     free = radius(net, x, p=2, box=None, method=Region(regions=None))
-    assert bool((free.lower > 1e12).all())
+    assert bool((free.lower > 1e11).all())
     assert bool(free.upper.isinf().all())
     assert torch.equal(free.exact, free.lower.isinf())

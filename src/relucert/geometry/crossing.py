@@ -1,63 +1,79 @@
-"""The region on the other side of a face.
+"""The activation pattern on the other side of a face.
 
-Crossing a face flips its unit, together with every other unit whose hyperplane is the same. Units that vanish on the whole
-region (a max-pool comparison among dead units, a unit without offset fed by dead ones) have no side there and may get one
-beyond. All of this is decided at once by looking along a ray: at a point in the relative interior of the face, in the
-direction out of the region, signs and winners are those of the value, and where the value is zero those of its slope.
+Crossing a face flips its own unit, or makes another entry win its window, and nothing else that has a side in the region.
+That is enough to reach everything. A straight path out of a region changes the units whose hyperplanes it crosses. Where it
+crosses several at one point w, they are flipped one after the other, in any order: a unit that is zero at w has the same
+value there on both sides, so no flip changes the value of a later unit at w, and the closed regions of all patterns on the way
+contain w. Patterns on the way may belong to no inner point at all; they cost time, and soundness nothing.
+
+Units that vanish on the whole region (a max-pool comparison among dead units, a unit without offset fed by dead ones) have no
+side there. Behind the crossed hyperplane such a unit is a multiple of the crossed function, by continuity: its side is the
+sign of its slope along the way out, at any point of the hyperplane.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.geometry.region import Faces, LinearRegion
 from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph
 from relucert.networks.linear_map import Patterns
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.switching import ReLU
 
-ZERO = 1e-10  # of the size of the terms that add up to it, a value that passes for zero on a face
+ZERO = 1e-10  # of the size of the terms that add up to it, a slope that passes for zero
 
 
-def patterns_beyond(
-    graph: Graph, z: Float[Tensor, " batch *input"], direction: Float[Tensor, " batch *input"], zero: float = ZERO
-) -> Patterns:
-    """The activation patterns just behind z along a direction, of all units by value first and slope second.
+def patterns_behind(
+    region: LinearRegion, crossed: Int[Tensor, " batch"], sideless: Bool[Tensor, " batch faces"],
+    direction: Float[Tensor, " batch *input"],
+) -> Patterns:  # fmt: skip
+    """The patterns behind one face of each region; `sideless` faces vanish on the whole region.
 
-    Values and slopes pass for zero beside the sizes of the terms that add up to them, each beside its own.
+    `direction` leads out through the face.
     """
-    values, slopes = {0: z}, {0: direction}
-    sizes, steep = {0: z.abs()}, {0: direction.abs()}
-    patterns: Patterns = []
-    for node in graph.nodes[1:]:
-        value, slope, size, rise = ([part[i] for i in node.inputs] for part in (values, slopes, sizes, steep))
+    slopes, sizes = {0: direction}, {0: direction.abs()}
+    flipped = torch.nn.functional.one_hot(crossed, sideless.shape[1]).bool()
+    place, start, patterns = 0, 0, []
+    for node in region.net.graph.nodes[1:]:
+        slope, size = [slopes[i] for i in node.inputs], [sizes[i] for i in node.inputs]
         if isinstance(node.op, Affine):
-            values[node.index], slopes[node.index] = node.op.apply(*value), node.op.linear(*slope)
-            sizes[node.index], steep[node.index] = node.op.magnitude(*size), node.op.absolute(*rise)
+            slopes[node.index], sizes[node.index] = node.op.linear(*slope), node.op.absolute(*size)
             continue
+        assert node.op is not None
+        faces, old = region.faces[place], region.patterns[place]
+        mine = slice(start, start + faces.count)
         if isinstance(node.op, ReLU):
-            flat = value[0].abs() <= zero * size[0]
-            pattern = torch.where(flat, slope[0] > zero * rise[0], value[0] > 0)
+            pattern = _sides(old, flipped[:, mine], sideless[:, mine], slope[0], ZERO * size[0])
         else:
-            assert isinstance(node.op, MaxPool2d)
-            pattern = _winners(node.op, value[0], slope[0], zero * size[0])
+            pattern = _winners(faces, old, flipped[:, mine], sideless[:, mine], slope[0], ZERO * size[0])
         patterns.append(pattern)
-        values[node.index], slopes[node.index] = node.op.linear(value[0], pattern), node.op.linear(slope[0], pattern)
-        sizes[node.index], steep[node.index] = node.op.linear(size[0], pattern), node.op.linear(rise[0], pattern)
+        slopes[node.index], sizes[node.index] = node.op.linear(slope[0], pattern), node.op.linear(size[0], pattern)
+        place, start = place + 1, start + faces.count
     return patterns
 
 
-def _winners(op: MaxPool2d, value: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
-    """Winners by value, ties by slope, remaining ties by place."""
-    windows = op.windows().to(value.device)
-    inside = windows >= 0
+def _sides(old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
+    """The sides of ReLUs: the flipped one is on the other, those without a side follow their slopes."""
+    flipped, sideless = flipped.reshape(old.shape), sideless.reshape(old.shape)
+    free = torch.where(slope > zero, True, torch.where(slope < -zero, False, old))
+    return torch.where(flipped, ~old, torch.where(sideless, free, old))
+
+
+def _winners(faces: Faces, old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
+    """The winners of windows: the entry that is flipped to, or of all entries that tie on the region the steepest."""
+    windows = faces.windows.to(old.device)
+    winner = old.flatten(2)
+    shape = (*winner.shape, windows.shape[1])
+    flipped, tied = flipped.reshape(shape), sideless.reshape(shape) & (windows >= 0)
     seen = windows.clamp(min=0)
-    values, slopes, zeros = (part.flatten(2)[:, :, seen] for part in (value, slope, zero))
-    best = values.masked_fill(~inside, -torch.inf).amax(-1, keepdim=True)
-    tied = inside & (values >= best - zeros)
-    entry = slopes.masked_fill(~tied, -torch.inf).argmax(-1)
-    place = seen.expand(*entry.shape, -1).gather(-1, entry.unsqueeze(-1)).squeeze(-1)
-    height, width = F.max_pool2d(value[:1, :1], op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode).shape[2:]
-    return place.reshape(*place.shape[:2], height, width)
+    slopes, zeros = slope.flatten(2)[:, :, seen], zero.flatten(2)[:, :, seen]
+    own = slope.flatten(2).gather(2, winner)
+    best, entry = slopes.masked_fill(~tied, -torch.inf).max(-1)
+    places = seen.expand(shape)
+    steepest = places.gather(-1, entry.unsqueeze(-1)).squeeze(-1)
+    steeper = best > own + zeros.amax(-1)
+    found = torch.where(steeper, steepest, winner)
+    other = places.gather(-1, flipped.int().argmax(-1, keepdim=True)).squeeze(-1)
+    return torch.where(flipped.any(-1), other, found).reshape(old.shape)

@@ -19,20 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from relucert.core.norms import norm
 from relucert.geometry.certificates import EPS, Array, certified_distances
-from relucert.geometry.crossing import patterns_beyond
+from relucert.geometry.crossing import patterns_behind
 from relucert.geometry.farkas import certified_empties
 from relucert.geometry.interior import interior_point, pushed_inside
 from relucert.geometry.least_distances import least_distances
 from relucert.geometry.neighbours import (
+    BEYOND,
     SAFETY,
     Exploration,
-    Measured,
     distances_in_box,
-    faces_left,
     names,
-    only_these,
+    reach,
     resolved,
 )
 from relucert.geometry.polytope import OPTIMAL, Polytope
@@ -43,7 +41,7 @@ from relucert.networks.switching import ReLU
 ROUNDING = 1e-13  # the same for the points that quick programs find
 INSIDE = 1e-12  # what of its size a margin may be below zero at a point that passes for one of the region
 TOGETHER = 1024  # rows times inputs up to which all facets of a region are looked at when it is entered
-SAME = 1e-13  # how far two hyperplanes, with normals of norm 1, may be apart to pass for one
+NEAR = 1e-6  # keys below this are looked at as if they were as large
 FAR = 1e6  # a distance, in parts of the size of x, beyond which a facet may well be none
 LUCKY = 1e-4  # how far behind a decision hyperplane to look outside the region, in parts of the margin
 HYPERPLANE, MET, FACET = 0, 1, 2  # what a key knows: a distance to the hyperplane, a point of the facet, its distance
@@ -54,8 +52,8 @@ class Cell:
     """One explored region of one example: rows z + offsets >= 0 for its faces, then for its decision hyperplanes.
 
     `points` are the nearest ones to x on the hyperplanes within the box, `inside` says which lie in the region; `void` faces
-    have no direction. `blur` (count,) and `shift`: a point of a true facet, moved by at most `shift` in l_2, lies on the
-    computed hyperplane of the facet and violates the computed faces by at most `blur`.
+    have no direction, of these `sideless` ones vanish on the whole region. `margin_errors` and `row_errors` (hyperplanes,)
+    bound the rounding of the margins at x and of the rows.
     """
 
     patterns: list[Tensor]
@@ -64,35 +62,31 @@ class Cell:
     rows: Array
     offsets: Array
     void: NDArray[np.bool_]
+    sideless: NDArray[np.bool_]
     points: Array
     inside: NDArray[np.bool_]
     box: tuple[Array, Array]
-    blur: Array
-    shift: float
+    margin_errors: Array
+    row_errors: Array
     facet_points: dict[int, Array] = field(default_factory=dict)
+    _widened: tuple[float, Polytope, float] | None = None
 
     @cached_property
     def real(self) -> NDArray[np.intp]:
         """The faces that have a direction."""
         return np.flatnonzero(~self.void)
 
-    @cached_property
-    def polytope(self) -> Polytope:
-        """The region within the box, widened so that its facets hold the true ones up to a step of `shift`."""
-        box = self.box[0] - self.shift, self.box[1] + self.shift
-        return Polytope(-self.rows[self.real], self.offsets[self.real] + self.blur[self.real], box)
+    def polytope(self, radius: float) -> tuple[Polytope, float]:
+        """The region within the box, widened so that its facets hold the true ones within `radius`, up to a step in l_2.
 
-    def same_hyperplane(self, entry: int, others: NDArray[np.intp]) -> bool:
-        """Whether faces have the hyperplane of a face, up to what rounding explains."""
-        size = np.linalg.norm(self.rows[entry])
-        norms = np.linalg.norm(self.rows[others], axis=1)
-        if not size > 0 or not (norms > 0).all():
-            return False
-        normal, offset = self.rows[entry] / size, self.offsets[entry] / size
-        rows, offsets = self.rows[others] / norms[:, None], self.offsets[others] / norms
-        signs = np.where(rows @ normal < 0, -1.0, 1.0)
-        apart = np.abs(rows - signs[:, None] * normal).max(1) + np.abs(offsets - signs * offset) / (1 + np.abs(offset))
-        return bool((apart <= SAME + 4 * self.blur[others] / norms + 4 * self.blur[entry] / size).all())
+        Also the length of that step; see `blurred`.
+        """
+        if self._widened is None or self._widened[0] != radius:
+            blur, step = blurred(self.rows, self.margin_errors, self.row_errors, radius)
+            box = self.box[0] - step, self.box[1] + step
+            offsets = self.offsets[self.real] + blur[self.real]
+            self._widened = radius, Polytope(-self.rows[self.real], offsets, box), float(step)
+        return self._widened[1], self._widened[2]
 
     def interior(self, entry: int) -> tuple[Array, NDArray[np.bool_]] | None:
         """A point in the relative interior of a facet, and the faces (count,) in whose hyperplanes the facet lies."""
@@ -117,6 +111,20 @@ class Cell:
             return None
         within[self.real[found.slack == 0]] = True
         return found.point, within
+
+
+def blurred(rows: Array, margin_errors: Array, row_errors: Array, radius: Array | float) -> tuple[Array, Array]:
+    """What rounding can do to faces within `radius` of x: (blur of every hyperplane, length of a step).
+
+    With margins off by m_k and rows by E_k, a face is off by m_k + E_k R within R. A point of a true facet of face j is off its
+    computed hyperplane by as much, and a step of that part of ||w_j||_2 leads onto it: moved by the largest such step, every
+    point of a true facet lies on the computed hyperplane, and violates computed faces by at most m_k + E_k R + step ||w_k||.
+    Shapes: rows (.., n, d), errors (.., n), radius (..).
+    """
+    norms = np.linalg.norm(rows, axis=-1)
+    off = margin_errors + row_errors * np.expand_dims(radius, -1)
+    step = np.divide(off, norms, out=np.zeros_like(off), where=norms > 0).max(-1, initial=0.0)
+    return off + np.expand_dims(step, -1) * norms, step
 
 
 class FacetExploration(Exploration):
@@ -164,24 +172,26 @@ class FacetExploration(Exploration):
         assert nearest.point is not None
         distance = nearest.distance.masked_fill(skip, math.inf)
         norms = flat.norm(dim=2)
-        self.blurred[index] |= ~resolved(norms, errors)
-        blur, shift = self._blur(index, found, norms, errors)
+        self.blurred[index] |= ~resolved(norms[:, : region.count], found.face_errors)
+        flat_faces = (norms == 0)[:, : region.count] & (found.face_errors == 0)
+        sideless = self._sideless(index, found, flat_faces)
+        off = torch.cat([found.margin_errors, found.lead_errors], 1)
         keys = torch.maximum(distance, key[:, None])
         points = nearest.point.flatten(2)
         offsets = raw - (flat @ x.flatten(1).unsqueeze(2))[:, :, 0]
         inside = self._inside(flat[:, : region.count], offsets[:, : region.count], points, skip)
         self._look_behind(index, rows, margins, keys, inside)
-        arrays = [part.numpy() for part in (flat, offsets, skip, points, inside, keys, blur, shift)]
+        arrays = [part.numpy() for part in (flat, offsets, skip, points, inside, keys, off, errors)]
         found_keys, facet_points = self._together(index, names(patterns, len(index)), *arrays)
         low, high = self.low.flatten(1).numpy(), self.high.flatten(1).numpy()
         count = region.count
         for i, (b, name) in enumerate(zip(index.tolist(), names(patterns, len(index)), strict=True)):
             self.seen[b].add(name)
             pattern = [part[i] for part in patterns]
-            own_rows, own_offsets, none, own_points, within, _, own_blur, own_shift = (part[i] for part in arrays)
+            own_rows, own_offsets, none, own_points, within, _, *own_errors = (part[i] for part in arrays)
             cell = Cell(
-                pattern, name, count, own_rows, own_offsets, none[:count], own_points, within, (low[b], high[b]),
-                own_blur, float(own_shift),
+                pattern, name, count, own_rows, own_offsets, none[:count], sideless[i].numpy(), own_points, within,
+                (low[b], high[b]), *own_errors,
             )  # fmt: skip
             heap, turn = self.heaps[b], len(self.seen[b])
             for entry in np.flatnonzero(np.isfinite(found_keys[i])).tolist():
@@ -190,24 +200,15 @@ class FacetExploration(Exploration):
                     cell.facet_points[entry], level = facet_points[i, entry]
                 heapq.heappush(heap, (float(found_keys[i, entry]), -turn, entry, cell, level))
 
-    def _blur(self, index: Tensor, found: Measured, norms: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        """The `blur` and the `shift` of cells: with margins off by m_k and rows by E_k, a face is off by m_k + E_k R within R.
-
-        A point of a true facet of face j is off its computed hyperplane by as much, and a step of that part of ||w_j|| leads
-        onto it. R reaches to the nearest witness, or through the box; without a box to `FAR` times the size of x.
-        """
-        x = self.x[index].flatten(1)
-        reach = norm(torch.maximum(x - self.low[index].flatten(1), self.high[index].flatten(1) - x), self.p)
-        radius = torch.minimum(reach, FAR * (1 + x.abs().amax(1)))
-        off = torch.cat([found.margin_errors, found.lead_errors], 1) + errors * radius[:, None]
-        void = (norms == 0) | torch.cat([found.raw_margins, found.raw_lead], 1).isinf()
-        shift = (off / norms).masked_fill(void, 0.0).amax(1)
-        count = found.region.count
-        return off[:, :count] + shift[:, None] * norms[:, :count], shift
+    def _radius(self, index: Tensor, key: Array) -> Array:
+        """How far from x facets with these keys are looked at: far beyond the key, to the nearest witness, through the box."""
+        most = reach(self.x[index], self.p, (self.low[index], self.high[index])).numpy()
+        far = np.minimum(2 * self.witnesses.distance[index].double().numpy(), BEYOND * np.maximum(key, NEAR))
+        return np.minimum(most, far)
 
     def _together(
         self, index: Tensor, called: list[bytes], rows: Array, offsets: Array, skip: NDArray[np.bool_], points: Array,
-        inside: NDArray[np.bool_], keys: Array, blur: Array, shift: Array,
+        inside: NDArray[np.bool_], keys: Array, margin_errors: Array, row_errors: Array,
     ) -> tuple[Array, dict[tuple[int, int], tuple[Array, int]]]:  # fmt: skip
         """Keys of new regions after all that quick programs prove, and the points that they found on facets."""
         keys = keys.copy()
@@ -232,7 +233,10 @@ class FacetExploration(Exploration):
         rooms = below[example], above[example]
         # The region's faces, and last the hyperplane in question.
         normals = np.concatenate((-rows[example, :count], rows[example, entry][:, None]), 1)
-        limits = np.concatenate((offsets[example, :count] + blur[example], -offsets[example, entry][:, None]), 1)
+        radius = self._radius(index[example], keys[example, entry])
+        blur, moved = blurred(rows[example], margin_errors[example], row_errors[example], radius)
+        faces = (offsets[example] + blur)[:, :count]
+        limits = np.concatenate((faces, -offsets[example, entry][:, None]), 1)
         limits[:, :count][skip[example, :count]] = math.inf
         face = np.flatnonzero(entry < count)
         limits[face, entry[face]] = math.inf
@@ -240,10 +244,9 @@ class FacetExploration(Exploration):
         margins = limits - (normals @ centre[..., None])[..., 0]
         last = np.full(len(example), count)
         found = least_distances(normals, margins, last, rooms)
-        moved = shift[example]
         wide = rooms[0] * (1.0 + EPS) + moved[:, None], rooms[1] * (1.0 + EPS) + moved[:, None]
         lower = certified_distances(normals, limits, found.multipliers, found.paid, centre, wide, self.p)
-        lower = self._less(lower, moved)
+        lower = self._proved(lower, moved, radius, index[example])
         if not np.isfinite(rooms).any():
             far = np.flatnonzero(lower > FAR * (1.0 + np.abs(centre).max(1)))
             empty = certified_empties(normals[far], limits[far], found.multipliers[far], last[far], centre[far])
@@ -308,11 +311,11 @@ class FacetExploration(Exploration):
                     heapq.heappop(heap)
                     face = cell, entry, key
                 break
-            distance = self._facet_distance(b, cell, entry)
+            distance, more = self._facet_distance(b, cell, entry, key)
             if math.isinf(distance):
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (max(key, distance), turn, entry, cell, FACET))
+                heapq.heapreplace(heap, (max(key, distance), turn, entry, cell, level if more else FACET))
         else:
             lower = math.inf
         self.lower[b] = lower
@@ -333,20 +336,26 @@ class FacetExploration(Exploration):
             changed[at : at + 4] = change
         return bytes(changed)
 
-    def _facet_distance(self, b: int, cell: Cell, entry: int) -> float:
-        """A proved lower bound on the distance to a facet, inf if there is none."""
-        x = self.x[b].flatten().numpy()
-        found = cell.polytope.distance(x, E=cell.rows[entry], e=-cell.offsets[entry], p=self.p)
+    def _facet_distance(self, b: int, cell: Cell, entry: int, key: float) -> tuple[float, bool]:
+        """A proved lower bound on the distance to a facet, inf if there is none; and whether it may grow when asked again."""
+        x, index = self.x[b].flatten().numpy(), torch.tensor([b])
+        radius = self._radius(index, np.array([key]))
+        polytope, step = cell.polytope(float(radius[0]))
+        found = polytope.distance(x, E=cell.rows[entry], e=-cell.offsets[entry], p=self.p)
+        lower = found.lower
         if found.point is not None:
-            cell.facet_points[entry] = found.point
-        elif found.status == "unknown" and cell.polytope.proved_empty(cell.rows[entry], -cell.offsets[entry]):
-            return math.inf
-        return float(self._less(np.array(found.lower), np.array(cell.shift)))
+            cell.facet_points[entry] = found.point.clip(*cell.box)
+        elif found.status == "unknown" and polytope.proved_empty(cell.rows[entry], -cell.offsets[entry]):
+            lower = math.inf
+        proved = float(self._proved(np.array([lower]), np.array([step]), radius, index)[0])
+        return proved, proved == float(radius[0]) and key < proved
 
-    def _less(self, lower: Array, shift: Array) -> Array:
-        """Distances to computed facets, reduced by the step that leads onto them from the true ones."""
+    def _proved(self, lower: Array, step: Array, radius: Array, index: Tensor) -> Array:
+        """Distances to true facets from those to computed ones, which hold them within `radius` up to a step in l_2."""
         longest = math.sqrt(self.x[0].numel()) if self.p < 2 else 1.0
-        return np.maximum(lower * (1 - SAFETY) - longest * shift, 0.0)
+        most = reach(self.x[index], self.p, (self.low[index], self.high[index])).numpy()
+        found = np.maximum(lower * (1 - SAFETY) - longest * step, 0.0)
+        return np.minimum(found, np.where(radius >= most, math.inf, radius))
 
     def _witness(self, b: int, cell: Cell, entry: int, level: int) -> float:
         """Look for a witness behind a decision hyperplane, at the nearest point of the region if that is known."""
@@ -365,45 +374,15 @@ class FacetExploration(Exploration):
 
     def _cross(self, wanted: list[tuple[int, Cell, int, float]]) -> None:
         """Enter the regions behind some faces, unless they are known."""
-        points, kept, flips = [], [], []
-        for b, cell, entry, key in wanted:
-            inner = cell.interior(entry)
-            if inner is not None:
-                points.append(inner[0])
-                flips.append(inner[1])
-                kept.append((b, cell, entry, key))
-            elif math.isfinite(distance := self._facet_distance(b, cell, entry)):
-                self._stay(b, cell, entry, max(key, distance))  # there is no interior, and no proof that there is none
-        if not kept:
-            return
-        index = torch.tensor([b for b, *_ in kept])
-        shape = (len(kept), *self.net.input_shape)
-        rows = torch.from_numpy(np.stack([cell.rows[entry] for _, cell, entry, _ in kept])).reshape(shape)
-        # Where the box has no width there is no step: units that meet on the box alone are left together.
-        wide = self.high[index] > self.low[index]
-        start = torch.from_numpy(np.stack(points)).reshape(shape)
-        patterns = patterns_beyond(self.net.graph, start, -rows * wide)
-        old = LinearRegion(
-            self.net, [torch.stack(part) for part in zip(*(c.patterns for _, c, *_ in kept), strict=True)], len(kept)
-        )
-        # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
-        # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        crossed = torch.tensor([entry for *_, entry, _ in kept])
-        fine = only_these(old, patterns, torch.from_numpy(np.stack(flips)), crossed)
-        left = faces_left(old, patterns).numpy()
-        for i, (_, cell, entry, _) in enumerate(kept):
-            others = np.flatnonzero(left[i] & ~cell.void)
-            fine[i] &= cell.same_hyperplane(entry, others[others != entry])
-        new = torch.zeros_like(fine)
-        for i, ((b, cell, entry, key), name) in enumerate(zip(kept, names(patterns, len(kept)), strict=True)):
-            if not bool(fine[i]):
-                self._stay(b, cell, entry, key)
-            new[i] = bool(fine[i]) and name not in self.seen[b]
+        index = torch.tensor([b for b, *_ in wanted])
+        rows = torch.from_numpy(np.stack([cell.rows[entry] for _, cell, entry, _ in wanted]))
+        patterns = [torch.stack(part) for part in zip(*(cell.patterns for _, cell, *_ in wanted), strict=True)]
+        old = LinearRegion(self.net, patterns, len(wanted))
+        crossed = torch.tensor([entry for *_, entry, _ in wanted])
+        sideless = torch.from_numpy(np.stack([cell.sideless for _, cell, *_ in wanted]))
+        patterns = patterns_behind(old, crossed, sideless, -rows.reshape(len(wanted), *self.net.input_shape))
+        called = zip(wanted, names(patterns, len(wanted)), strict=True)
+        new = torch.tensor([name not in self.seen[b] for (b, *_), name in called])
         if bool(new.any()):
-            key = torch.tensor([key for *_, key in kept], dtype=torch.float64)
+            key = torch.tensor([key for *_, key in wanted], dtype=torch.float64)
             self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
-
-    def _stay(self, b: int, cell: Cell, entry: int, key: float) -> None:
-        """Close an example that does not know what lies behind a face."""
-        self.lower[b] = max(float(self.lower[b]), key)
-        self.open[b] = False

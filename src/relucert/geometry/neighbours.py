@@ -24,17 +24,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.norms import dual, norm
-from relucert.geometry.crossing import patterns_beyond
+from relucert.geometry.crossing import patterns_behind
 from relucert.geometry.distances import to_faces
-from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
+from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance
 from relucert.geometry.region import Faces, LinearRegion
 from relucert.geometry.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
+from relucert.networks.affine import Linear
 from relucert.networks.network import Network
 
 SAFETY = 1e-9  # what distances are reduced by besides, relative
@@ -72,22 +73,29 @@ def resolved(norms: Float[Tensor, " batch rows"], errors: Float[Tensor, " batch 
 
 
 def distances_in_box(
-    x: Tensor, rows: Tensor, margins: Tensor, errors: Tensor, p: float, box: Any, budget: int, *, point: bool = False
-) -> HyperplaneDistance:
+    x: Tensor, rows: Tensor, margins: Tensor, errors: Tensor, p: float, box: tuple[Tensor, Tensor], budget: int, *,
+    point: bool = False,
+) -> HyperplaneDistance:  # fmt: skip
     """Distances to hyperplanes in the box that hold for all rows within `errors` (dual norm) of the given ones.
 
     With m the margin, D(m) the distance for the given row and R any radius, a step d of a length below R reaches the true
     hyperplane only if it gains m - E R by the given row: the distance is at least min(R, D(m - E R)). R is `BEYOND` times the
-    free distance m / ||w||, so that m loses a share of BEYOND E / ||w||.
+    free distance m / (||w|| + E), which is a bound, too; or it reaches through the box, which nothing exceeds.
     """
-    norms = norm(rows, dual(p), 2)
-    share = torch.where(errors == 0, 0.0, BEYOND * errors / norms.clamp(min=torch.finfo(norms.dtype).tiny))
-    kept = margins * (1 - share.nan_to_num(math.inf, math.inf)).clamp(min=0)
+    free = free_distance(margins, norm(rows, dual(p), 2) + errors)
+    most = reach(x, p, box)[:, None]
+    radius = torch.minimum(BEYOND * free, most)
+    kept = margins.sign() * (margins.abs() - errors * radius).clamp(min=0)
+    kept = torch.where(errors == 0, margins, kept)
     found = hyperplane_distance(x, rows, kept, p, box, budget=budget, point=point)
-    # Of the kept part of the margin, rounded down: no more than BEYOND times the free distance.
-    limit = torch.where(errors == 0, math.inf, (BEYOND - 1) * found.free)
-    distance = torch.minimum(found.distance, limit) * (1 - SAFETY)
+    limit = torch.where((errors == 0) | (radius >= most), math.inf, radius)
+    distance = torch.maximum(torch.minimum(found.distance, limit), free) * (1 - SAFETY)
     return replace(found, distance=distance)
+
+
+def reach(x: Tensor, p: float, box: tuple[Tensor, Tensor]) -> Float[Tensor, " batch"]:
+    """A radius at which the ball holds the whole box, rounded up; inf without a box."""
+    return norm(torch.maximum(x - box[0], box[1] - x), p) * (1 + SAFETY)
 
 
 class Exploration:
@@ -117,7 +125,7 @@ class Exploration:
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
         self.margins = self.x.new_zeros(count, 0, 0)
         self.errors = self.x.new_zeros(count, 0, 0)  # of the rows of faces
-        self.void = torch.zeros(count, 0, 0, dtype=torch.bool)  # faces without a direction
+        self.sideless = torch.zeros(count, 0, 0, dtype=torch.bool)  # faces that vanish on the whole region
 
     def run(self) -> None:
         """Go on until every example is solved, stuck, or has used up its regions."""
@@ -163,12 +171,11 @@ class Exploration:
             inner, ahead = margins.clamp(min=0), lead.clamp(min=0)
         inner = inner.sign() * (inner.abs() - slack).clamp(min=0)
         ahead = ahead.sign() * (ahead.abs() - lead_slack).clamp(min=0)
-        off = region.map.row_errors([*places, last], x)
-        class_errors = (off[last].gather(1, y[:, None]) + off[last]).masked_fill(self._own(index), 0.0)
+        off, class_errors = _row_errors(region, places, x, y)
         certain = ((lead > lead_slack) | self._own(index)).all(1)
         return Measured(
             region, margins, inner, lead, ahead, region.decision_rows(y),
-            _face_errors(region, [off[place] for place in places], x), class_errors, slack, lead_slack, certain,
+            _face_errors(region, off, x), class_errors, slack, lead_slack, certain,
         )  # fmt: skip
 
     def _begin_own(self, index: Tensor, found: Measured) -> None:
@@ -191,7 +198,8 @@ class Exploration:
         level = torch.full(distance.shape, FREE, dtype=torch.int8)
         level[:, faces.shape[1] :] = BOXED
         ahead = torch.cat([found.margins, lead], 1)
-        self._store(index, found, torch.maximum(distance, key[:, None]), level, ahead, faces.isinf())
+        sideless = self._sideless(index, found, (norms == 0) & (found.face_errors == 0))
+        self._store(index, found, torch.maximum(distance, key[:, None]), level, ahead, sideless)
         # The nearest decision hyperplane may do.
         nearest = classes.argmin(1)
         near = classes.gather(1, nearest[:, None])[:, 0] < self.witnesses.distance[index].double()
@@ -203,8 +211,17 @@ class Exploration:
         """Which class is the example's own."""
         return torch.nn.functional.one_hot(self.y[index], self.net.classes).bool()
 
+    def _sideless(self, index: Tensor, found: Measured, flat: Tensor) -> Bool[Tensor, " rows faces"]:
+        """The faces of regions that vanish identically: a `flat` row and a margin of zero.
+
+        Where rounding hides whether a constant is zero, the search ends.
+        """
+        hidden = flat & (found.raw_margins != 0) & (found.raw_margins.abs() <= found.margin_errors)
+        self.blurred[index] |= hidden.any(1)
+        return flat & (found.raw_margins == 0)
+
     def _store(
-        self, index: Tensor, found: Measured, keys: Tensor, level: Tensor, margins: Tensor, void: Tensor
+        self, index: Tensor, found: Measured, keys: Tensor, level: Tensor, margins: Tensor, sideless: Tensor
     ) -> None:
         """Append a layer of regions; examples that are not in it get closed entries."""
         count, region = len(self.x), found.region
@@ -219,7 +236,7 @@ class Exploration:
         self.level = grown(self.level, level, BOXED)
         self.margins = grown(self.margins, margins, 0.0)
         self.errors = grown(self.errors, found.face_errors, 0.0)
-        self.void = grown(self.void, void, True)
+        self.sideless = grown(self.sideless, sideless, False)
         before = self.patterns or [pattern[:0, None].new_zeros(count, 0) for pattern in region.patterns]
         self.patterns = [grown(old, new, 0) for old, new in zip(before, region.patterns, strict=True)]
         for b, name in zip(index.tolist(), names(region.patterns, len(index)), strict=True):
@@ -280,25 +297,7 @@ class Exploration:
         if len(index) == 0:
             return
         old = old.restrict((~known_there).nonzero()[:, 0])
-        rows = old.rows(entry[:, None])
-        margins = self.margins[index, region].gather(1, entry[:, None])
-        box = (self.low[index], self.high[index])
-        found = hyperplane_distance(self.x[index], rows, margins, self.p, box, point=True)
-        assert found.point is not None
-        points, rows = found.point[:, 0], rows[:, 0]
-        may_flip = self.void[index, region]
-        may_flip[torch.arange(len(index)), entry] = True
-        # Where the box has no width there is no step: units that meet on the box alone are left together.
-        wide = self.high[index] > self.low[index]
-        patterns = patterns_beyond(self.net.graph, points, -rows * wide)
-        # Behind a face only what lies in its hyperplane, or has no side at all, is another. Anything else means that the
-        # point was not in the interior of the face: then nobody knows what lies behind, and the key stays as it is.
-        known = only_these(old, patterns, may_flip, entry)
-        self.open[index[~known]] = False
-        index, region, entry, key = (part[known] for part in (index, region, entry, key))
-        patterns = [pattern[known] for pattern in patterns]
-        if len(index) == 0:
-            return
+        patterns = patterns_behind(old, entry, self.sideless[index, region], -old.rows(entry[:, None])[:, 0])
         self.keys[index, region, entry] = math.inf
         behind = names(patterns, len(index))
         new = torch.tensor([name not in self.seen[b] for b, name in zip(index.tolist(), behind, strict=True)])
@@ -306,10 +305,7 @@ class Exploration:
             self._enter(index[new], [pattern[new] for pattern in patterns], key[new])
 
     def _flipped_is_known(self, index: Tensor, old: LinearRegion, entry: Tensor) -> Bool[Tensor, " rows"]:
-        """Whether the region in which one ReLU alone is flipped was explored: then that is what lies behind its face.
-
-        Only patterns of regions with an interior are ever explored, so no other unit can have flipped as well.
-        """
+        """Whether the region in which one ReLU alone is flipped was explored: then that is what lies behind its face."""
         flipped = [pattern.clone() for pattern in old.patterns]
         single = torch.zeros(len(index), dtype=torch.bool)
         start = 0
@@ -327,18 +323,27 @@ class Exploration:
         return seen & single
 
 
-def only_these(
-    region: LinearRegion, patterns: list[Tensor], may_flip: Bool[Tensor, " batch faces"], crossed: Int[Tensor, " batch"]
-) -> Bool[Tensor, " batch"]:
-    """Whether patterns differ from those of the region at the crossed face, and else only at faces that may be left."""
-    left = faces_left(region, patterns)
-    return left.gather(1, crossed[:, None])[:, 0] & (~left | may_flip).all(1)
+def _row_errors(
+    region: LinearRegion, places: list[int], x: Tensor, y: Tensor
+) -> tuple[list[Tensor], Float[Tensor, " batch classes"]]:
+    """Bounds on the errors of the rows of nodes, and on those of the decision rows V_y - V_s, in every l_q.
 
-
-def faces_left(region: LinearRegion, patterns: list[Tensor]) -> Bool[Tensor, " batch faces"]:
-    """The faces through which the patterns of a region change into others."""
-    parts = zip(region.faces, region.patterns, patterns, strict=True)
-    return torch.cat([faces.left(old, new) for faces, old, new in parts], 1)
+    Behind a linear layer the difference of two of its rows is computed first, with one rounding an entry: equal rows cancel
+    without an error.
+    """
+    last = region.net.graph[-1]
+    source = last.inputs[0]
+    errors, sizes = region.map.row_errors([*places, source, last.index], x)
+    if isinstance(last.op, Linear):
+        weight = last.op.weight.value
+        apart = (weight[y][:, None] - weight).abs()
+        unit = torch.finfo(x.dtype).eps
+        each = errors[source].flatten(1) + 2 * unit * sizes[source].flatten(1)
+        found = (apart @ each.unsqueeze(2)).squeeze(2)
+    else:
+        found = errors[last.index].gather(1, y[:, None]) + errors[last.index]
+    own = torch.nn.functional.one_hot(y, region.net.classes).bool()
+    return [errors[place] for place in places], found.masked_fill(own, 0.0)
 
 
 def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch faces"]:

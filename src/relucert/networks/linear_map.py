@@ -88,8 +88,10 @@ class LinearMap:
                     del values[source], errors[source]
         return {i: values[i] for i in keep}, {i: 2 * errors[i] for i in keep}
 
-    def row_errors(self, keep: Sequence[int], like: Tensor) -> dict[int, Float[Tensor, " batch *shape"]]:
+    def row_errors(self, keep: Sequence[int], like: Tensor) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
         """Bounds on the rounding errors of rows of V that `pull` computes, in l_1 and so in every l_q, for the nodes in `keep`.
+
+        Second, the sums of the absolute terms of the rows, both (batch, *shape).
 
         With s_l = |A_l| s_(l-1) from ones at the input, the sums of the absolute terms of every row, a node's rows are off by
         at most e_l = |A_l| e_(l-1) + gamma_n |A_l| s_(l-1). Both run through the pattern, so that a row of dead units has no
@@ -114,7 +116,7 @@ class LinearMap:
             for source in set(node.inputs):
                 if self.graph.last_use[source] <= node.index and source not in wanted:
                     del sizes[source], errors[source]
-        return {i: 2 * errors[i] for i in keep}
+        return {i: 2 * errors[i] for i in keep}, {i: sizes[i] for i in keep}
 
     def pull(self, node: int, functionals: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows *input"]:
         """Rows of V: linear functionals on a node's value, as functionals on the input.
