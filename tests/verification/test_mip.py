@@ -76,16 +76,20 @@ def test_distortions_are_the_exact_distances(name, p):
     truth = mip_distance(net, x, int(y), p, (0.0, 1.0))
     whole = float(x.numel()) if p == 1 else 1.0
     start = x.new_full((1,), 1.3 * truth if math.isfinite(truth) else 1.01 * whole)
-    found = minimal_distortion(net, net, x, y, p, box, rc.MIP(), start)
+    claimed, witnesses, _ = minimal_distortion(net, net, x, y, p, box, rc.MIP(), start)
+    found = rc.radius(net, x, y, p, method="mip")
     assert_witness(net, x, y, p, (0.0, 1.0), found)
     if math.isinf(truth):
         assert bool(found.upper.isinf())
         assert bool(found.lower.isinf())
+        assert bool(claimed.isinf())
     else:
         # The oracle is a program too, with tolerances of its own.
         assert float(found.lower) <= truth * (1 + 1e-8)
         assert float(found.upper) >= truth * (1 - 1e-8)
         assert float(found.upper) <= float(found.lower) * (1 + 1e-4)
+        assert float(witnesses.distance) >= truth * (1 - 1e-8)
+        assert float(witnesses.distance) <= float(claimed) * (1 + 1e-4)
 
 
 @pytest.mark.parametrize(("name", "p"), [("fc", 2.0), ("dead windows", 2.0), ("fc deep", 1.0)])
@@ -119,14 +123,14 @@ def test_a_start_that_nothing_is_within_is_a_bound():
     net = network("fc deep")
     x = inputs(net, 2)
     y = net.predict(x)
-    truth = torch.tensor([mip_distance(net, x[i : i + 1], int(y[i]), math.inf, None) for i in range(2)])
-    near = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth.double() / 2)
-    assert bool(near.upper.isinf().all())
-    assert bool((near.lower >= truth / 2 * (1 - 1e-9)).all())
-    assert bool((near.lower <= truth).all())
-    far = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth.double() * 2)
-    torch.testing.assert_close(far.lower, truth.double(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(far.upper, truth.double(), rtol=1e-5, atol=0)
+    truth = torch.tensor([mip_distance(net, x[i : i + 1], int(y[i]), math.inf, None) for i in range(2)]).double()
+    near, witnesses, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth / 2)
+    assert bool(witnesses.distance.isinf().all())
+    assert bool((near >= truth / 2 * (1 - 1e-9)).all())
+    assert bool((near <= truth).all())
+    far, witnesses, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth * 2)
+    torch.testing.assert_close(far, truth, rtol=1e-5, atol=0)
+    torch.testing.assert_close(witnesses.distance, truth, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("depth", [[12], [10, 8]])

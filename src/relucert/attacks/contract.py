@@ -15,9 +15,9 @@ from torch import Tensor
 from relucert.attacks.losses import ascent, margin
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
-from relucert.core.norms import norm, steepest
+from relucert.core.norms import steepest
 from relucert.core.results import Adversarial
-from relucert.core.rounding import cast_up
+from relucert.core.rounding import cast_up, length_up
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
 from relucert.networks.prediction import class_changes, slack
@@ -98,5 +98,5 @@ def adversarial(
     success = already | (class_changes(net, in_double(net), points, y) & ball.contains(x, points))
     points = torch.where(success.reshape(kept.shape), points, x)
     # The distance as a number of the input's dtype that is not below the true one.
-    distance = cast_up(norm(points.double() - x.double(), ball.p), x.dtype)
+    distance = cast_up(length_up(x, points, ball.p), x.dtype)
     return Adversarial(points, success, torch.where(success, distance, torch.inf))

@@ -16,7 +16,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
 from relucert.core.norms import check_p, norm
 from relucert.core.projection import projected_offset
-from relucert.core.rounding import cast_up, rounded_inwards, sum_up
+from relucert.core.rounding import cast_up, relative_rounding, rounded_inwards, sum_up, within
 from relucert.core.sampling import random_offsets
 from relucert.core.water_level import ITERATIONS
 
@@ -97,9 +97,9 @@ class Ball:
     def contains(
         self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch ..."], slack: float = 0.0
     ) -> Bool[Tensor, " batch ..."]:
-        """Say which z lie in the set, evaluated in float64: (batch,) for z like x, (batch, n) for z (batch, n, *input).
+        """Say which z lie in the set, in real arithmetic: (batch,) for z like x, (batch, n) for z (batch, n, *input).
 
-        Every length may be `slack` longer, by default not at all.
+        Every length may be `slack` longer, by default not at all. For p that is no integer, what rounding hides is outside.
         """
         lower, upper = self.bounds(x)
         eps, dims = self._radii(x) + slack, x.ndim - 1
@@ -107,7 +107,24 @@ class Ball:
         if z.ndim == x.ndim + 1:
             eps, centre, lower, upper = eps[:, None], centre[:, None], lower[:, None], upper[:, None]
         boxed = (points.isfinite() & (points >= lower) & (points <= upper)).flatten(-dims).all(-1)
-        return boxed & (norm(points - centre, self.p, z.ndim - dims) <= eps)
+        if math.isinf(self.p):
+            # Rounded up, a difference exceeds eps only if it does so in real arithmetic.
+            limit = eps.reshape(*eps.shape, *[1] * dims)
+            short = (sum_up(points, -centre) <= limit) & (sum_up(centre, -points) <= limit)
+            return boxed & short.flatten(-dims).all(-1)
+        length = norm(points - centre, self.p, z.ndim - dims)
+        inside = boxed & (length <= eps)
+        # What rounding could decide is decided by rational arithmetic, or against the point.
+        hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps
+        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite()
+        if slack > 0 or not bool(close.any()):
+            return inside
+        for place in close.nonzero().tolist():
+            exact = self.p.is_integer() and self.p <= 64
+            inside[tuple(place)] = exact and within(
+                x[place[0]].double(), points[tuple(place)], self.p, float(self._radii(x)[place[0]])
+            )
+        return inside
 
     def project(
         self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from jaxtyping import Float
@@ -38,6 +39,32 @@ def sum_up(a: Float[Tensor, " ..."], b: Float[Tensor, " ..."]) -> Float[Tensor, 
     part = total - a
     error = (a - (total - part)) + (b - part)
     return torch.where(error > 0, torch.nextafter(total, torch.full_like(total, math.inf)), total)
+
+
+def length_up(
+    x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"], p: float | int
+) -> Float[Tensor, " batch"]:
+    """Return ||z - x||_p in float64, rounded up: never below the distance of real arithmetic.
+
+    >>> float(length_up(torch.tensor([[0.5]]), torch.tensor([[0.25]]), float("inf")))
+    0.25
+    """
+    a, b = z.double(), x.double()
+    offset = torch.maximum(sum_up(a, -b), sum_up(b, -a)).flatten(1)
+    length = norm(offset, p)
+    if math.isinf(check_p(p)):
+        return length
+    # A sum of one term is that term.
+    single = (offset != 0).sum(1) <= 1
+    return torch.where(single, offset.amax(1), length * (1.0 + 4.0 * relative_rounding(offset.shape[1], torch.float64)))
+
+
+def within(x: Float[Tensor, " *input"], z: Float[Tensor, " *input"], p: float, eps: float) -> bool:
+    """Return whether ||z - x||_p <= eps for one point in rational arithmetic; p is an integer, or inf."""
+    steps = [abs(Fraction(a) - Fraction(b)) for a, b in zip(z.flatten().tolist(), x.flatten().tolist(), strict=True)]
+    if math.isinf(p):
+        return max(steps, default=Fraction(0)) <= Fraction(eps)
+    return sum((step ** int(p) for step in steps), Fraction(0)) <= Fraction(eps) ** int(p)
 
 
 def rounded_inwards(

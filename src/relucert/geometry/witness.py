@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
-from relucert.core.rounding import cast_up
+from relucert.core.rounding import cast_up, length_up
 from relucert.geometry.hyperplane import hyperplane_distance
 from relucert.networks.network import Network, in_double
 from relucert.networks.prediction import class_changes
@@ -41,7 +41,7 @@ class Witnesses:
         points = points.to(self.x.dtype)
         points = torch.minimum(torch.maximum(points, self.lower[index]), self.upper[index])
         flipped = class_changes(self.net, self.double, points, self.y[index])
-        distance = cast_up(norm(points.double() - self.x[index].double(), self.p), self.x.dtype)
+        distance = cast_up(length_up(self.x[index], points, self.p), self.x.dtype)
         better = flipped & (distance < self.distance[index])
         kept = index[better]
         self.point[kept], self.distance[kept] = points[better], distance[better]

@@ -24,7 +24,7 @@ from relucert.core.methods import spec
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
 from relucert.core.results import RadiusInterval, concatenate, meets
-from relucert.core.rounding import cast_up
+from relucert.core.rounding import cast_up, length_up
 from relucert.networks.network import Network, in_double
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.search import search_radius
@@ -153,7 +153,7 @@ class Narrowing:
         self.lower[won] = torch.maximum(self.lower[won], proved)
         if len(lost):
             points = found.witness[found.broken].to(self.x)
-            distance = cast_up(norm(points.double() - self.x[lost].double(), self.p), self.x.dtype).double()
+            distance = cast_up(length_up(self.x[lost], points, self.p), self.x.dtype).double()
             nearer = distance < self.upper[lost]
             self.upper[lost[nearer]] = distance[nearer]
             self.witness[lost[nearer]] = points[nearer]

@@ -63,7 +63,7 @@ def solved_scaled(problem: Problem, solve: Callable[[Problem, float], Answer]) -
         return Answer("failed", -math.inf, None, warning="the program has coefficients beyond the range of float64")
     answer = solve(scaled, scaling.cost)
     point = None if answer.point is None else scaling.point(answer.point)
-    return replace(answer, bound=answer.bound / scaling.cost, point=point, warning=warning(scaled))
+    return replace(answer, bound=answer.bound / scaling.cost, point=point, warning=answer.warning or warning(scaled))
 
 
 class HiGHS:
@@ -169,7 +169,10 @@ class SCIP:
             model.setParam("limits/dual", cutoff)
         if math.isfinite(target):
             model.setParam("limits/primal", target)
-        model.optimize()
+        try:
+            model.optimize()
+        except Exception as error:  # pyscipopt raises plain exceptions where an inner solver fails
+            return Answer("failed", -math.inf, None, warning=f"SCIP failed: {error}")
         status, bound = model.getStatus(), float(model.getDualbound())
         best = model.getBestSol() if model.getNSols() else None
         point = None if best is None else np.array([model.getSolVal(best, column) for column in columns])
