@@ -88,7 +88,7 @@ def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides:
     )  # fmt: skip
     spent = (time.perf_counter() - started - float(seconds.sum())) / len(x)
     proofs = Narrowing(
-        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0
+        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0, method
     )  # fmt: skip
     proofs.guess(claimed * (1 - SHORT))
     solved = proofs.run()
@@ -214,4 +214,5 @@ def _with_row(problem: Problem, row: np.ndarray, upper: float) -> Problem:
     return replace(
         problem, rows=csr_array(vstack([problem.rows, csr_array(row[None])])),
         row_lower=np.append(problem.row_lower, -math.inf), row_upper=np.append(problem.row_upper, upper),
+        row_errors=None,
     )  # fmt: skip

@@ -26,8 +26,9 @@ class Encoding:
         found = {}
         for node in self.graph.switches:
             within = inputs[node.index]
-            slack = SLACK + float(unit[0]) * sizes[node.index].flatten().numpy()
-            found[node.index] = Ranges(within.lower.flatten().numpy(), within.upper.flatten().numpy(), slack)
+            rounding = float(unit[0]) * sizes[node.index].flatten().numpy()
+            low, high = within.lower.flatten().numpy(), within.upper.flatten().numpy()
+            found[node.index] = Ranges(low, high, SLACK + rounding, rounding)
         return found
 
     def program(self, x: Tensor, ball: Ball, scale: float) -> Program:

@@ -2,9 +2,10 @@
 
 One problem is one point and one row of its property: a solver minimises the margin over the ball. A minimiser is a
 counterexample when the network, run on it in its own dtype inside ball and box, changes its decision. Where the solver claims
-that every margin stays positive, the claim is proved anew by branch and bound (`bab`), which rests on multipliers that are
-evaluated with their rounding. A claim alone is no proof: tolerances of a solver can be exceeded without end by a badly scaled
-program. What cannot be proved anew is UNKNOWN, with the reason.
+that every margin stays positive, the claim is proved anew: by a tree of linear programs over the same whole numbers, closed by
+multipliers that are evaluated with their rounding (`lp_tree`), or by branch and bound (`bab`). A claim alone is no proof:
+tolerances of a solver can be exceeded without end by a badly scaled program. What cannot be proved anew is UNKNOWN, with the
+reason.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from relucert.networks.network import Network
 from relucert.networks.prediction import falsified, slack
 from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.encoding import Encoding
+from relucert.verification.lp_tree import prove_cutoff
 from relucert.verification.outcome import News, Outcome
 from relucert.verification.program import Program
 from relucert.verification.solver import SOLVERS, Solver, allowance
@@ -41,9 +43,9 @@ class MIP(Method):
     """At most `seconds` for each problem (a point and another class); `solver` is `highs`, or `scip`, which takes l2 too.
 
     `tighten`: where pre-activation bounds come from: `crown`; `alpha`, which leaves fewer problems; `lp`, linear programs
-    besides, `bound_seconds` each at most, for the unstable units. `trust`: with `proof` what the solver claims is proved anew
-    by branch and bound, with at most `nodes` subproblems a point; with `solver` the claim is noted (`Certificate.claim`), as
-    the paper's comparison needs it, and the verdict is UNKNOWN.
+    besides, `bound_seconds` each at most, for the unstable units. `trust`: with `proof` what the solver claims is proved anew,
+    with at most `nodes` subproblems a point; with `solver` the claim is noted (`Certificate.claim`), as the paper's comparison
+    needs it, and the verdict is UNKNOWN.
     """
 
     name = "mip"
@@ -115,6 +117,9 @@ def mixed_integer(
             found.claims[point] = method.solver
             found.reasons[point] = f"robust on the word of {method.solver} alone"
         elif search.claimed:
+            for row in order.tolist():
+                if search.prove(row, float(goal[point, row])):
+                    known[point, row] = needed[point, row]
             _prove(found, point, net, double, x, ball, asked, method, until, known)
         else:
             found.timed[point] = time.monotonic() >= until
@@ -129,7 +134,10 @@ def _prove(
     found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP,
     until: float, known: Tensor,
 ) -> None:  # fmt: skip
-    """Prove anew what a solver claims of one point, by branch and bound; note the reason if that fails."""
+    """Prove anew what a solver claims of one point: the rows that are not `known`, by branch and bound; or note the reason."""
+    if bool(known[point].isfinite().all()):
+        found.proved[point], found.margin[point] = True, torch.maximum(found.margin[point], known[point].amin())
+        return
     one = slice(point, point + 1)
     tried = branch_and_bound(
         net, double, x[one], ball.restrict(point), asked.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
@@ -141,7 +149,8 @@ def _prove(
         found.witness[point] = tried.witness[0]
     elif not bool(tried.proved[0]):
         found.reasons[point] = (
-            f"{method.solver} claims that the point is robust, but {int(tried.nodes[0])} subproblems of bab did not prove it"
+            f"{method.solver} claims that the point is robust, but neither linear programs nor {int(tried.nodes[0])} "
+            "subproblems of bab prove it"
         )
 
 
@@ -156,6 +165,7 @@ class _Point:
         self.method, self.solver, self.until = method, solver, until
         self.witness: Tensor | None = None
         self.claimed, self.nodes, self.warning = False, 0, ""
+        self.program: Program | None = None
 
     def run(self, inputs: dict[int, Interval], rows: list[int], goal: Tensor) -> None:
         """Solve the programs of rows, the most endangered one first, until there is a witness or no time."""
@@ -170,7 +180,7 @@ class _Point:
         tighten = LinearPrograms(self.method.bound_seconds, self.until) if self.method.tighten == "lp" else None
         ranges = self.encoding.ranges(self.x, self.ball, inputs)
         program.build(self.encoding.graph, self.encoding.wires, ranges, tighten)
-        claimed = 0
+        self.program, claimed = program, 0
         for row in rows:
             if self.witness is not None or time.monotonic() >= self.until:
                 return
@@ -202,6 +212,15 @@ class _Point:
                 meant = self.method.trust == "proof" or not answer.warning
                 return self.witness is None and believed and meant and answer.bound > cutoff
         return False
+
+    def prove(self, row: int, goal: float) -> bool:
+        """Whether a tree of linear programs proves that the margin of a row exceeds the goal, rounding included."""
+        assert self.program is not None
+        cost, constant = self.program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
+        seconds = min(self.method.seconds, self.until - time.monotonic()) / 2
+        proof = prove_cutoff(self.program.problem(cost), goal - constant, seconds, self.method.nodes)
+        self.nodes += proof.nodes
+        return proof.proved
 
     def _try(self, program: Program, point: np.ndarray) -> None:
         """Run a minimiser through the network as it is used, inside ball and box; keep it if it changes the decision."""

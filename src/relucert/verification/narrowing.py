@@ -27,6 +27,7 @@ from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up, length_up
 from relucert.networks.network import Network, in_double
 from relucert.verification.bab import BaB, branch_and_bound
+from relucert.verification.mip import MIP, mixed_integer
 from relucert.verification.search import search_radius
 from relucert.verification.tree import Tree
 from relucert.verification.upper import attacked, refuse_contradictions
@@ -67,9 +68,10 @@ class Narrowing:
 
     def __init__(
         self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: BaB, tol: float,
-        limit: float, first: RadiusInterval, spent: float,
+        limit: float, first: RadiusInterval, spent: float, programs: MIP | None = None,
     ):  # fmt: skip
         self.net, self.double, self.x, self.y, self.p, self.sides = net, double, x, y, p, sides
+        self.programs = programs  # who is asked at guessed radii; by default branch and bound
         self.method, self.tol, self.limit = method, tol, limit
         self.lower, self.upper = first.lower.double(), first.upper.double()
         self.witness = torch.full_like(x, math.nan) if first.witness is None else first.witness.clone()
@@ -89,7 +91,7 @@ class Narrowing:
         radii = torch.minimum(radii, self.reach)
         asked = (self.open & (radii > self.lower) & radii.isfinite()).nonzero()[:, 0]
         if len(asked):
-            self._ask(asked, radii[asked])
+            self._ask(asked, radii[asked], self.programs)
             # Rounded to the input's dtype the radius may have become a little smaller.
             self.open[asked[self.lower[asked] >= radii[asked] * (1 - 1e-6)]] = False
 
@@ -128,8 +130,8 @@ class Narrowing:
         near = high / (1 + self.tol) ** (2 ** self.hits[open_])
         return torch.where(blocked.isfinite(), middle, torch.maximum(near, middle))
 
-    def _ask(self, open_: Tensor, eps: Tensor) -> None:
-        """One question about every open example."""
+    def _ask(self, open_: Tensor, eps: Tensor, programs: MIP | None = None) -> None:
+        """One question about every open example, to branch and bound or to mixed-integer programs."""
         x, y = self.x[open_], self.y[open_]
         sides = None if self.sides is None else tuple(side[open_] for side in self.sides)
         # What covers the whole box must do so after rounding, too.
@@ -138,12 +140,14 @@ class Narrowing:
         numbers, radii = open_.tolist(), ball.radii(x).double()
         # Witnesses are measured with rounding: a tree of a ball that is smaller, by however little, proves nothing here.
         grown = (radii <= self.grown[open_]).tolist()
-        found = branch_and_bound(
-            self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides),
-            class_stays(y, self.net.classes, dtype=torch.float64), self.method,
-            limit=(SHARE * (self.limit - self.seconds[open_])).clamp(min=0.1),
-            trees={place: self.trees[index] for place, index in enumerate(numbers) if index in self.trees and grown[place]},
-        )  # fmt: skip
+        asked = class_stays(y, self.net.classes, dtype=torch.float64)
+        question = self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides), asked
+        limit = (SHARE * (self.limit - self.seconds[open_])).clamp(min=0.1)
+        if programs is not None:
+            found = mixed_integer(*question, programs, limit=limit)
+        else:
+            trees = {place: self.trees[i] for place, i in enumerate(numbers) if i in self.trees and grown[place]}
+            found = branch_and_bound(*question, self.method, limit=limit, trees=trees)
         for place in found.trees:
             self.grown[numbers[place]] = radii[place]
         self._keep({numbers[place]: tree for place, tree in found.trees.items()})

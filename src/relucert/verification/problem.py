@@ -28,7 +28,10 @@ class Squares:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A program with finite bounds of all columns; `rows` is (rows, columns), limits of rows may be infinite."""
+    """A program with finite bounds of all columns; `rows` is (rows, columns), limits of rows may be infinite.
+
+    `row_errors` (rows,) bound what rounding of the coefficients can do to a row at points of the network that it stands for.
+    """
 
     cost: Array
     lower: Array
@@ -38,6 +41,7 @@ class Problem:
     row_lower: Array
     row_upper: Array
     squares: Squares | None = None
+    row_errors: Array | None = None
 
     @property
     def finite(self) -> bool:

@@ -53,11 +53,15 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """What is known of the inputs of a switching node, flat: bounds, and the slack that everything about a unit gets."""
+    """What is known of the inputs of a switching node, flat: bounds, and the slack that everything about a unit gets.
+
+    `rounding` bounds the error of an input that is computed in float64.
+    """
 
     lower: Array
     upper: Array
     slack: Array
+    rounding: Array
 
 
 #: Better bounds of some units (z, lower, upper, which) from the program so far.
@@ -73,6 +77,7 @@ class Program:
         self.columns = self.rows = 0
         self._entries: list[tuple[Places, Places, Array]] = []
         self._limits: list[tuple[Array, Array]] = []
+        self._errors: list[Array] = []
         self.squares: Squares | None = None
         self.inputs = self.add_columns(-below / scale, above / scale)
         self.values: dict[int, Units] = {0: Units(self.inputs, np.full(len(centre), scale), centre)}
@@ -84,8 +89,14 @@ class Program:
         self.columns += len(lower)
         return np.arange(self.columns - len(lower), self.columns)
 
-    def add_rows(self, terms: list[tuple[Places, Places, Array]], lower: Array, upper: Array) -> None:
-        """New rows, `lower <= sum of value x_column <= upper`; terms are (row among the new ones, column, value)."""
+    def add_rows(
+        self, terms: list[tuple[Places, Places, Array]], lower: Array, upper: Array, errors: Array | None = None
+    ) -> None:
+        """New rows, `lower <= sum of value x_column <= upper`; terms are (row among the new ones, column, value).
+
+        `errors` bound what rounding of the values can do to each row.
+        """
+        self._errors.append(np.zeros(len(lower)) if errors is None else errors)
         self._entries += [(row + self.rows, column, value) for row, column, value in terms]
         self._limits.append((np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)))
         self.rows += len(lower)
@@ -128,7 +139,7 @@ class Program:
             low, high = within.lower - within.slack, within.upper + within.slack
             if isinstance(node.op, ReLU):
                 # What is off for sure and has no leak is a constant: it needs no input.
-                z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0))
+                z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0), within.rounding)
                 if tighten is not None:
                     better = tighten(self, z, low, high, (low < 0) & (high > 0))
                     low, high = np.maximum(low, better[0] - within.slack), np.minimum(high, better[1] + within.slack)
@@ -138,7 +149,7 @@ class Program:
                 self.values[node.index] = self._relu(z, node.op.slope, low, high, within.slack)
             else:
                 assert isinstance(node.op, MaxPool2d)
-                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool))
+                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool), within.rounding)
                 self.values[node.index] = self._maximum(z, node.op, low, high, within.slack)
         self.logits = self._expressions(wires[len(graph)])
 
@@ -157,7 +168,7 @@ class Program:
         rows.eliminate_zeros()
         return rows, offset
 
-    def _read(self, wire: Wire, low: Array, high: Array, needed: NDArray[np.bool_]) -> Units:
+    def _read(self, wire: Wire, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array) -> Units:
         """The units that a wire carries: what depends on one column is that column, the rest gets columns of its own."""
         rows, offset = self._expressions(wire)
         count = np.diff(rows.indptr)
@@ -170,7 +181,7 @@ class Program:
             columns = self.add_columns(low[many], high[many])
             part, here = coo_array(rows[many]), np.arange(len(many))
             terms = [(part.coords[0], part.coords[1], part.data), (here, columns, np.full(len(many), -1.0))]
-            self.add_rows(terms, -offset[many], -offset[many])
+            self.add_rows(terms, -offset[many], -offset[many], rounding[many])
             found.column[many], found.factor[many], found.constant[many] = columns, 1.0, 0.0
         return found
 
@@ -268,7 +279,15 @@ class Program:
             rows.eliminate_zeros()
         whole = self.integer.copy() if integer else np.zeros(self.columns, dtype=bool)
         return Problem(
-            cost, lower.copy(), upper.copy(), whole, rows, row_lower, row_upper, self.squares if integer else None
+            cost,
+            lower.copy(),
+            upper.copy(),
+            whole,
+            rows,
+            row_lower,
+            row_upper,
+            self.squares if integer else None,
+            np.concatenate([none, *self._errors]),
         )
 
     def margin(self, row: Array, offset: float) -> tuple[Array, float]:

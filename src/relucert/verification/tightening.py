@@ -4,7 +4,8 @@ Nothing that the solver says is believed. For any multipliers m of the rows, wit
 
     min c x  >=  sum_i (m_i > 0: m_i row_lower_i, else m_i row_upper_i)  +  sum_j min over [l_j, u_j] of (c - m' A)_j x_j,
 
-so its multipliers prove a bound, evaluated here with its own rounding taken off, however the solver was stopped.
+so its multipliers prove a bound, evaluated here with its own rounding taken off, however the solver was stopped. Rows that are
+off by r_i themselves, because their coefficients were rounded, cost sum_i |m_i| r_i more.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def proved_minimum(problem: Problem, cost: Array, multipliers: Array) -> float:
     value = float(m @ limits + np.where(reduced > 0, problem.lower, problem.upper) @ reduced)
     terms = len(cost) + len(m) + 8
     error = 2 * terms * np.finfo(np.float64).eps * float(abs(m) @ abs(limits) + size @ reach)
+    if problem.row_errors is not None:
+        error += (1 + 2 * terms * np.finfo(np.float64).eps) * float(abs(m) @ problem.row_errors)
     return value - error if math.isfinite(value) else -math.inf
 
 
