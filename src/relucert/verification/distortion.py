@@ -46,7 +46,8 @@ from relucert.verification.upper import attacked
 
 BATCH = 100
 WIDTH = 0.01  # of the interval, relative, where what the solver claims cannot be proved
-SHORT = 1e-7  # how much of a claimed radius is left out of the proof, relative
+SHORT = (3e-7, 3e-6, 3e-5)  # how much of a claimed radius is left out of its proof, relative: the first that works
+GUESSED = 2000  # subproblems of such a proof
 
 
 def program_radius(
@@ -88,9 +89,11 @@ def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides:
     )  # fmt: skip
     spent = (time.perf_counter() - started - float(seconds.sum())) / len(x)
     proofs = Narrowing(
-        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0, method
+        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0,
+        replace(method, nodes=min(method.nodes, GUESSED)),
     )  # fmt: skip
-    proofs.guess(claimed * (1 - SHORT))
+    for share in SHORT:
+        proofs.guess(claimed * (1 - share))
     solved = proofs.run()
     solved = replace(solved, seconds=solved.seconds + seconds.to(x.dtype) + spent, method=[spec(method)] * len(open_))
     return scattered(replace(first, method=[spec(method)] * len(x)), open_, solved)
