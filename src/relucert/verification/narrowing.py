@@ -30,7 +30,7 @@ from relucert.verification.bab import BaB, branch_and_bound
 from relucert.verification.mip import MIP, mixed_integer
 from relucert.verification.search import search_radius
 from relucert.verification.tree import Tree
-from relucert.verification.upper import attacked, refuse_contradictions
+from relucert.verification.upper import ROUNDING, attacked, refuse_contradictions
 
 BATCH = 100
 ROUNDS = 60
@@ -75,9 +75,6 @@ class Narrowing:
         self.method, self.tol, self.limit = method, tol, limit
         self.lower, self.upper = first.lower.double(), first.upper.double()
         self.witness = torch.full_like(x, math.nan) if first.witness is None else first.witness.clone()
-        self.real = (
-            self.lower.clone()
-        )  # what the region theorem may have proved, of the network of real arithmetic alone
         self.blocked = torch.full_like(self.lower, math.inf)
         self.hits = torch.zeros_like(self.lower)
         self.seconds = torch.full_like(self.lower, spent)
@@ -107,7 +104,7 @@ class Narrowing:
             if len(open_) == 0:
                 break
             self._ask(open_, self._trial(open_))
-        # In float32 a witness may lie a little nearer than the theorem allows, as in `attacked`; what is cut is not exact.
+        # What was cut back to a witness by more than the tolerance is not exact.
         proved, upper = -cast_up(-self.lower, self.x.dtype), self.upper.to(self.x.dtype)
         lower = torch.minimum(proved, upper)
         exact = meets(lower, upper) & meets(upper, proved) & (upper.isfinite() | lower.isinf())
@@ -164,7 +161,4 @@ class Narrowing:
             self.hits[lost] += 1
         open_ended = open_[~(found.proved | found.broken)]
         self.blocked[open_ended] = torch.minimum(self.blocked[open_ended], radii[~(found.proved | found.broken)])
-        # Proofs of ours cover rounding, and in float64 the theorem's hold but for its own.
-        ours = self.lower > self.real
-        checked = torch.where(ours, self.lower, 0.0 if self.x.dtype != torch.float64 else self.real / (1 + 1e-6))
-        refuse_contradictions(checked, self.upper, [spec(self.method)] * len(self.x))
+        refuse_contradictions(self.lower, self.upper, [spec(self.method)] * len(self.x), ROUNDING)

@@ -15,7 +15,7 @@ from relucert.core.methods import Method
 from relucert.core.results import RadiusInterval, meets
 from relucert.networks.network import Network
 
-ROUNDING = 1e-6  # relative, of a proved radius and a witness in float64
+ROUNDING = 1e-6  # relative, of a proved radius and the distance of a witness
 
 
 def attacked(
@@ -23,9 +23,8 @@ def attacked(
 ) -> RadiusInterval:
     """The intervals with the nearer of the known witness and the attack's as their upper ends.
 
-    The region theorem's proofs are about the network of real arithmetic. In float32 a witness of the network that was run may
-    lie a little nearer than they allow; they are cut back to it and not called exact. In float64 rounding does not explain
-    that.
+    A witness changes the decision in real arithmetic, too, so none lies nearer than a proof allows, but for the rounding of
+    the two numbers.
     """
     if len(x) == 0:
         return found
@@ -36,8 +35,7 @@ def attacked(
     if not bool(nearer.any()):
         return replace(found, seconds=seconds)
     upper = torch.minimum(found.upper, result.distance)
-    if x.dtype == torch.float64:
-        refuse_contradictions(found.lower, upper, found.method, ROUNDING)
+    refuse_contradictions(found.lower, upper, found.method, ROUNDING)
     lower = torch.minimum(found.lower, upper)
     exact = torch.where(nearer, meets(lower, upper) & meets(upper, found.lower), found.exact)
     known = torch.full_like(x, torch.nan) if found.witness is None else found.witness
