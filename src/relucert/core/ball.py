@@ -120,7 +120,7 @@ class Ball:
         if slack > 0 or not bool(close.any()):
             return inside
         for place in close.nonzero().tolist():
-            exact = self.p.is_integer() and self.p <= 64
+            exact = float(self.p).is_integer() and self.p <= 64
             inside[tuple(place)] = exact and within(
                 x[place[0]].double(), points[tuple(place)], self.p, float(self._radii(x)[place[0]])
             )

@@ -85,7 +85,7 @@ def _closed(highs: highspy.Highs, leaf: Problem, scaling: Scaling, cutoff: float
         if proved_minimum(leaf, leaf.cost, multipliers) > cutoff:
             return True
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        _, exists, ray = highs.getDualRay()
+        _, exists, ray = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
         if exists:
             ray = scaling.multipliers(np.array(ray))
             ray = ray / max(float(np.abs(ray).max(initial=0.0)), math.ulp(0.0))

@@ -77,12 +77,12 @@ class Scaling:
 
 def spread(problem: Problem) -> float:
     """The largest ratio of two coefficients of one row."""
-    sizes = abs(problem.rows.data)
+    sizes, count = abs(problem.rows.data), len(problem.row_lower)
     if len(sizes) == 0:
         return 1.0
-    row = np.repeat(np.arange(problem.rows.shape[0]), np.diff(problem.rows.indptr))
+    row = np.repeat(np.arange(count), np.diff(problem.rows.indptr))
     kept = sizes > 0
-    most, least = np.zeros(problem.rows.shape[0]), np.full(problem.rows.shape[0], np.inf)
+    most, least = np.zeros(count), np.full(count, np.inf)
     np.maximum.at(most, row[kept], sizes[kept])
     np.minimum.at(least, row[kept], sizes[kept])
     return float((most[most > 0] / least[most > 0]).max(initial=1.0))
