@@ -20,9 +20,9 @@ from torch import Tensor
 
 import relucert as rc
 from measure import peak_gigabytes, timed
-from relucert.bounding.alpha import Alpha
-from relucert.bounding.crown import CROWN
-from relucert.bounding.kw import KW
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.kw import KW
 from relucert.core.properties import class_stays
 from relucert.networks.architectures import cnn
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from measure import peak_gigabytes, timed
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import row_norms
+from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.networks.architectures import build
 
 FLOORS = {(1, 28, 28): (7.0, 1.0), (3, 32, 32): (12.0, 2.0)}  # times faster, GB

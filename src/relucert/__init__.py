@@ -16,26 +16,24 @@ if TYPE_CHECKING:
     from relucert.attacks.cw import CW as CW
     from relucert.attacks.ddn import DDN as DDN
     from relucert.attacks.fab import FAB as FAB
-    from relucert.attacks.interface import attack as attack
-    from relucert.attacks.interface import minimal_attack as minimal_attack
     from relucert.attacks.pgd import PGD as PGD
+    from relucert.attacks.problem import attack as attack
+    from relucert.attacks.problem import minimal_attack as minimal_attack
     from relucert.attacks.region import RegionAttack as RegionAttack
-    from relucert.bounding.alpha import Alpha as Alpha
-    from relucert.bounding.crown import CROWN as CROWN
-    from relucert.bounding.ibp import IBP as IBP
-    from relucert.bounding.kw import KW as KW
-    from relucert.bounding.lipschitz import Lipschitz as Lipschitz
-    from relucert.bounding.moments import Moments as Moments
-    from relucert.bounding.sdp import SDP as SDP
+    from relucert.bounding.methods.alpha import Alpha as Alpha
+    from relucert.bounding.methods.crown import CROWN as CROWN
+    from relucert.bounding.methods.ibp import IBP as IBP
+    from relucert.bounding.methods.kw import KW as KW
+    from relucert.bounding.methods.lipschitz import Lipschitz as Lipschitz
+    from relucert.bounding.methods.moments import Moments as Moments
+    from relucert.bounding.methods.sdp import SDP as SDP
     from relucert.core.ball import Ball as Ball
     from relucert.core.errors import RelucertError as RelucertError
-    from relucert.core.records import Record as Record
     from relucert.core.results import Adversarial as Adversarial
     from relucert.core.results import Certificate as Certificate
     from relucert.core.results import Distances as Distances
     from relucert.core.results import RadiusInterval as RadiusInterval
     from relucert.core.results import Verdict as Verdict
-    from relucert.core.store import RecordStore as RecordStore
     from relucert.data import dataset as dataset
     from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
     from relucert.evaluation.evaluate import evaluate as evaluate
@@ -45,49 +43,51 @@ if TYPE_CHECKING:
     from relucert.networks.architectures import build as build
     from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
+    from relucert.records.record import Record as Record
+    from relucert.records.store import RecordStore as RecordStore
     from relucert.regularizers.cross_lipschitz import cross_lipschitz as cross_lipschitz
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
     from relucert.verification.auto import Auto as Auto
-    from relucert.verification.bab import BaB as BaB
+    from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
-    from relucert.verification.mip import MIP as MIP
+    from relucert.verification.mip.mip import MIP as MIP
     from relucert.verification.radius import radius as radius
 
 _HOME = {
     "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
-    "Alpha": "relucert.bounding.alpha",
+    "Alpha": "relucert.bounding.methods.alpha",
     "Auto": "relucert.verification.auto",
-    "BaB": "relucert.verification.bab",
+    "BaB": "relucert.verification.bab.bab",
     "Ball": "relucert.core.ball",
     "Best": "relucert.attacks.best",
-    "CROWN": "relucert.bounding.crown",
+    "CROWN": "relucert.bounding.methods.crown",
     "CW": "relucert.attacks.cw",
     "Certificate": "relucert.core.results",
     "DDN": "relucert.attacks.ddn",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
     "FAB": "relucert.attacks.fab",
-    "IBP": "relucert.bounding.ibp",
-    "KW": "relucert.bounding.kw",
-    "Lipschitz": "relucert.bounding.lipschitz",
-    "MIP": "relucert.verification.mip",
-    "Moments": "relucert.bounding.moments",
+    "IBP": "relucert.bounding.methods.ibp",
+    "KW": "relucert.bounding.methods.kw",
+    "Lipschitz": "relucert.bounding.methods.lipschitz",
+    "MIP": "relucert.verification.mip.mip",
+    "Moments": "relucert.bounding.methods.moments",
     "Network": "relucert.networks.network",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",
-    "Record": "relucert.core.records",
-    "RecordStore": "relucert.core.store",
+    "Record": "relucert.records.record",
+    "RecordStore": "relucert.records.store",
     "Region": "relucert.geometry.theorem",
     "RegionAttack": "relucert.attacks.region",
     "RelucertError": "relucert.core.errors",
-    "SDP": "relucert.bounding.sdp",
+    "SDP": "relucert.bounding.methods.sdp",
     "TrainConfig": "relucert.training.config",
     "Verdict": "relucert.core.results",
-    "attack": "relucert.attacks.interface",
+    "attack": "relucert.attacks.problem",
     "bounds": "relucert.verification.bounds",
     "build": "relucert.networks.architectures",
     "certify": "relucert.verification.certify",
@@ -96,7 +96,7 @@ _HOME = {
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
     "load": "relucert.interop.loading",
-    "minimal_attack": "relucert.attacks.interface",
+    "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",
     "radius": "relucert.verification.radius",
     "save": "relucert.networks.checkpoints",

@@ -11,12 +11,12 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
-from relucert.bounding.alpha import Alpha
-from relucert.bounding.backward import pull
-from relucert.bounding.crown import CROWN
-from relucert.bounding.ibp import IBP
-from relucert.bounding.kw import KW
-from relucert.bounding.units import Walks, unit_bounds
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.methods.kw import KW
+from relucert.bounding.preactivations import Walks, unit_bounds
+from relucert.bounding.propagation import pull
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays

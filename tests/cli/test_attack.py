@@ -6,10 +6,10 @@ import torch
 import relucert as rc
 from relucert.cli.main import run
 from relucert.core.errors import InvalidInput
-from relucert.core.store import RecordStore
 from relucert.evaluation import attack as module
 from relucert.evaluation.attack import attacked
 from relucert.evaluation.config import AttackConfig
+from relucert.records.store import RecordStore
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 

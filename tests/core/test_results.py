@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relucert.core import records, results
+from relucert.core import results
 from relucert.core.errors import InvalidInput
 from relucert.core.results import Adversarial, Certificate, Distances, RadiusInterval, Verdict, concatenate, meets
+from relucert.records import record as records
 
 INF = math.inf
 RADIUS = {

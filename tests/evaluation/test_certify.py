@@ -10,11 +10,11 @@ import torch
 
 import relucert as rc
 from relucert.core.errors import InvalidInput
-from relucert.core.store import RecordStore
 from relucert.evaluation.certify import decider, verdicts
 from relucert.evaluation.config import CertifyConfig
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
+from relucert.records.store import RecordStore
 from zoo import randomised
 
 

@@ -6,8 +6,6 @@ import torch
 
 import relucert as rc
 from relucert.core.errors import FileAccessError, InvalidInput
-from relucert.core.records import Verdict
-from relucert.core.store import RecordStore
 from relucert.evaluation import certify as certifying
 from relucert.evaluation import evaluate as module
 from relucert.evaluation.certify import verdicts
@@ -15,6 +13,8 @@ from relucert.evaluation.config import CertifyConfig, EvaluateConfig, RadiusConf
 from relucert.evaluation.evaluate import evaluate
 from relucert.evaluation.radius import radii
 from relucert.networks.prediction import predictions
+from relucert.records.record import Verdict
+from relucert.records.store import RecordStore
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 

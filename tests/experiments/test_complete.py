@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from relucert.core.errors import InvalidInput
-from relucert.core.records import Record, ball_fields
 from relucert.experiments import complete
+from relucert.records.record import Record, ball_fields
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from asserts import assert_around, assert_below_attack, assert_witness
 from oracles import TINY, mip_distance, tiny
-from relucert.attacks.interface import attack
 from relucert.attacks.pgd import PGD
+from relucert.attacks.problem import attack
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
-from relucert.geometry.neighbours import Exploration
+from relucert.geometry.exploration.neighbours import Exploration
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius

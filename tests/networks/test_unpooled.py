@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import relucert as rc
 from asserts import assert_affine_on_region, assert_sound
-from relucert.bounding.contract import Bounding
-from relucert.bounding.ibp import IBP
-from relucert.bounding.kw import KW
+from relucert.bounding.base import Bounding
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.methods.kw import KW
 from relucert.bounding.spectral import affine_part, node_bound
 from relucert.core.ball import Ball
 from relucert.core.errors import CheckpointError, InvalidInput, UnsupportedLayer

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import relucert as rc
-from relucert.bounding.ibp import IBP
-from relucert.bounding.kw import KW
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.methods.kw import KW
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays

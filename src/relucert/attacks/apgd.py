@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks.contract import FixedAttack, adversarial
+from relucert.attacks.base import FixedAttack, adversarial
 from relucert.attacks.losses import Loss, ascent, cross_entropy, ratio
 from relucert.attacks.within import Within
 from relucert.core.ball import Ball

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.base import MinimalAttack
 from relucert.attacks.cw import CW
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.base import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import margin
 from relucert.core.errors import InvalidInput

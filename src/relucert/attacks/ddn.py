@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.base import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent, cross_entropy
 from relucert.attacks.targets import class_distances, lead, nearest_classes, repeated

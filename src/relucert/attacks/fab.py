@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.base import MinimalAttack
 from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent
 from relucert.attacks.segment import approach

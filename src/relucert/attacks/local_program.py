@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import row_norms
+from relucert.geometry.row_norms.row_norms import row_norms
 
 POWERS = 12  # iterations for the norm of A
 SAFETY = 1.3  # over the norm that they find, which is one from below

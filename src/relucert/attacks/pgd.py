@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks.contract import FixedAttack, adversarial
+from relucert.attacks.base import FixedAttack, adversarial
 from relucert.attacks.losses import ascent, cross_entropy
 from relucert.attacks.within import Within
 from relucert.core.ball import Ball
@@ -119,7 +119,7 @@ class _Steps:
 
 def robust_error(net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, piece: int = 1000) -> float:
     """The share of examples that are misclassified, or broken by PGD."""
-    from relucert.attacks.interface import attack
+    from relucert.attacks.problem import attack
 
     wrong = 0
     for start in range(0, len(x), piece):

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.attacks.contract import MinimalAttack
+from relucert.attacks.base import MinimalAttack
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
 from relucert.attacks.local_program import LocalProgram, Scales

@@ -13,7 +13,7 @@ from torch import Tensor
 from relucert.core.norms import dual
 from relucert.geometry.hyperplane import free_distance
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import decision_norms
+from relucert.geometry.row_norms.row_norms import decision_norms
 from relucert.geometry.witness import Witnesses
 
 

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.intervals import Interval
-from relucert.bounding.line_pull import pull_lines
+from relucert.bounding.interval import Interval
+from relucert.bounding.relaxation_gradient import pull_lines
 from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 

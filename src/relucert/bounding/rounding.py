@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.intervals import Interval, through
+from relucert.bounding.interval import Interval, through
 from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.properties import Property

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import tyro
 
-from relucert.core.records import Record
 from relucert.evaluation.config import CertifyConfig
+from relucert.records.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
-from relucert.core.records import Verdict as Verdict
+from relucert.core.verdict import Verdict as Verdict
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from relucert.core.atomic import file_access
 from relucert.core.errors import DamagedData, RelucertError
 from relucert.data.progress import progress
 from relucert.data.specs import Spec
+from relucert.records.atomic import file_access
 
 ARCHIVE = "cifar-10-python.tar.gz"
 BATCHES = {

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from relucert.core.atomic import atomic_write, file_access
 from relucert.core.errors import DamagedData, MissingData, RelucertError
 from relucert.data.folder import prepare
 from relucert.data.progress import progress
 from relucert.data.specs import Archive
+from relucert.records.atomic import atomic_write, file_access
 
 CHUNK = 2**16
 

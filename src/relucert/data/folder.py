@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from relucert.core.atomic import file_access
 from relucert.data.specs import Archive, Spec, spec_of
+from relucert.records.atomic import file_access
 
 VARIABLE = "RELUCERT_DATA"
 UNFINISHED = ".relucert-*.tmp"  # the names that `atomic_write` gives to files that are being written

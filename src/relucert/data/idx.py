@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from relucert.core.atomic import file_access
 from relucert.core.errors import DamagedData
 from relucert.data.specs import Spec
+from relucert.records.atomic import file_access
 
 UNSIGNED_BYTE = 8
 

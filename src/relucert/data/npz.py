@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from relucert.core.atomic import atomic_write, file_access
 from relucert.core.errors import DamagedData
 from relucert.data.folder import prepare
 from relucert.data.specs import Spec
 from relucert.data.zipped import open_zip
+from relucert.records.atomic import atomic_write, file_access
 
 SPLITS = ("train", "test")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relucert.core.atomic import file_access
 from relucert.core.errors import DamagedData, RelucertError
+from relucert.records.atomic import file_access
 
 
 @contextmanager

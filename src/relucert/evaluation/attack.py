@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.attacks.interface import FIXED, MINIMAL, attack, minimal_attack
+from relucert.attacks.problem import FIXED, MINIMAL, attack, minimal_attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
-from relucert.core.records import Record, Verdict, ball_fields
 from relucert.core.results import Adversarial
-from relucert.core.store import RecordStore
 from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import AttackConfig
@@ -25,6 +23,8 @@ from relucert.evaluation.fit import check_fit
 from relucert.evaluation.stream import Keep, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
+from relucert.records.record import Record, Verdict, ball_fields
+from relucert.records.store import RecordStore
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
-from relucert.core.records import Record, Verdict, ball_fields
-from relucert.core.store import RecordStore
 from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import CertifyConfig
@@ -23,6 +21,8 @@ from relucert.evaluation.stream import Facts, Question, save
 from relucert.evaluation.workers import spread
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
+from relucert.records.record import Record, Verdict, ball_fields
+from relucert.records.store import RecordStore
 from relucert.verification.cascade import CLOCK, Decision
 from relucert.verification.certify import CERTIFY, decide
 

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.attacks.interface import FIXED, attack
+from relucert.attacks.problem import FIXED, attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
-from relucert.core.records import Verdict, ball_fields
-from relucert.core.store import RecordStore
 from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import EvaluateConfig, RadiusConfig
@@ -26,6 +24,8 @@ from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
+from relucert.records.record import Verdict, ball_fields
+from relucert.records.store import RecordStore
 
 #: The theorem alone: the region of the point itself, with the box.
 THEOREM = "region(regions=1)"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.core.records import Record
-from relucert.core.store import RecordStore
+from relucert.records.record import Record
+from relucert.records.store import RecordStore
 
 Facts = Mapping[str, Any]
 Keep = Callable[[int, Facts], None]

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.attacks.interface import attack, minimal_attack
-from relucert.core.atomic import write_atomically
+from relucert.attacks.problem import attack, minimal_attack
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.data import dataset
 from relucert.experiments.trained import FOLDER, configurations
 from relucert.interop.loading import load
 from relucert.networks.network import Network
+from relucert.records.atomic import write_atomically
 from relucert.training.run import MODEL_FILE
 from relucert.verification.radius import radius
 

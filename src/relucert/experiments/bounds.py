@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.bounding.kw import KW
-from relucert.core.atomic import write_atomically
+from relucert.bounding.methods.kw import KW
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
@@ -28,6 +27,7 @@ from relucert.evaluation.config import CertifyConfig
 from relucert.experiments.others import published
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
+from relucert.records.atomic import write_atomically
 
 FIGURES, PAGE = Path("results") / "bounds.json", Path("results") / "bounds.md"
 RUNS = Path("runs")

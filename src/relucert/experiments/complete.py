@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relucert.core.atomic import write_atomically
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.records import Record
 from relucert.data import dataset
 from relucert.evaluation.certify import Verdicts, verdicts
 from relucert.evaluation.config import CertifyConfig
 from relucert.experiments.others import published
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import save
+from relucert.records.atomic import write_atomically
+from relucert.records.record import Record
 from relucert.verification.auto import Auto
 from relucert.verification.bounds import bounds
 

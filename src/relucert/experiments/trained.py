@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from relucert.core.atomic import write_atomically
 from relucert.core.errors import InvalidInput
 from relucert.evaluation.certify import verdicts
 from relucert.evaluation.config import CertifyConfig, EvaluateConfig
 from relucert.evaluation.evaluate import evaluate
 from relucert.experiments.published import TABLE_1
+from relucert.records.atomic import write_atomically
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.progress import Terminal

@@ -22,7 +22,7 @@ from relucert.core.norms import check_p, dual
 from relucert.core.results import Distances, concatenate
 from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import BUDGET, decision_norms, hyperplane_norms, row_norms
+from relucert.geometry.row_norms.row_norms import BUDGET, decision_norms, hyperplane_norms, row_norms
 from relucert.networks.network import Network
 
 Rows = Callable[[Tensor, Tensor], Tensor]

@@ -21,8 +21,8 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
-from relucert.geometry.facets import FacetExploration
-from relucert.geometry.neighbours import Exploration
+from relucert.geometry.exploration.facets import FacetExploration
+from relucert.geometry.exploration.neighbours import Exploration
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
 

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from relucert.core.atomic import write_atomically
 from relucert.core.errors import CheckpointError, FileAccessError
 from relucert.networks.network import Network
 from relucert.networks.rebuilding import describe, rebuild
+from relucert.records.atomic import write_atomically
 
 FORMAT = "relucert-network"
 VERSION = 1

@@ -20,7 +20,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p
 from relucert.geometry.distances import decision_distances, free_distances
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import BUDGET
+from relucert.geometry.row_norms.row_norms import BUDGET
 from relucert.networks.network import Network
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relucert.core.atomic import AppendFile, write_atomically
 from relucert.core.errors import FileAccessError, RunError
 from relucert.networks.network import Network
+from relucert.records.atomic import AppendFile, write_atomically
 from relucert.training.config import TrainConfig
 
 CONFIG_FILE, METRICS_FILE, MODEL_FILE = "config.json", "metrics.jsonl", "model.safetensors"

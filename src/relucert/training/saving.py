@@ -11,9 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from relucert.core.atomic import write_atomically
 from relucert.core.errors import CheckpointError
 from relucert.networks.network import Network
+from relucert.records.atomic import write_atomically
 
 STATE_FILE = "state.safetensors"
 

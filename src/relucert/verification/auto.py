@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
-from relucert.bounding.alpha import Alpha
-from relucert.bounding.crown import CROWN
-from relucert.bounding.moments import Moments
-from relucert.bounding.sdp import SDP
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.moments import Moments
+from relucert.bounding.methods.sdp import SDP
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.geometry.theorem import Region
-from relucert.verification.bab import BaB
+from relucert.verification.bab.bab import BaB
 
 Stage = Region | PGD | APGD | CROWN | Alpha | SDP | Moments | BaB
 

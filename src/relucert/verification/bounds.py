@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.intervals import Interval
-from relucert.bounding.units import UnitBounds
+from relucert.bounding.interval import Interval
+from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
 from relucert.core.modes import outside_inference

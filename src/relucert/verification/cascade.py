@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relucert.attacks.contract import FixedAttack
-from relucert.attacks.interface import attack
-from relucert.bounding.contract import Bounding
-from relucert.bounding.moments import Moments
+from relucert.attacks.base import FixedAttack
+from relucert.attacks.problem import attack
+from relucert.bounding.base import Bounding
+from relucert.bounding.methods.moments import Moments
+from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.rounding import bound_error, evaluation_error
-from relucert.bounding.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.properties import Property
 from relucert.core.results import Certificate, Verdict
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms import hyperplane_norms
+from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
-from relucert.verification.bab import BaB, branch_and_bound
+from relucert.verification.bab.bab import BaB, branch_and_bound
 from relucert.verification.margins import narrowest, proved_margins
-from relucert.verification.mip import MIP, mixed_integer
+from relucert.verification.mip.mip import MIP, mixed_integer
 from relucert.verification.outcome import Outcome
 
 CLOCK = "stopped by the clock: "

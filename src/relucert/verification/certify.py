@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.attacks.contract import FixedAttack
-from relucert.bounding.alpha import Alpha
-from relucert.bounding.contract import Bounding
-from relucert.bounding.crown import CROWN
-from relucert.bounding.ibp import IBP
-from relucert.bounding.kw import KW
-from relucert.bounding.lipschitz import Lipschitz
-from relucert.bounding.moments import Moments
-from relucert.bounding.sdp import SDP
+from relucert.attacks.base import FixedAttack
+from relucert.bounding.base import Bounding
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.methods.kw import KW
+from relucert.bounding.methods.lipschitz import Lipschitz
+from relucert.bounding.methods.moments import Moments
+from relucert.bounding.methods.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
@@ -34,9 +34,9 @@ from relucert.core.results import Certificate, concatenate
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network, in_double
 from relucert.verification.auto import Auto
-from relucert.verification.bab import BaB
+from relucert.verification.bab.bab import BaB
 from relucert.verification.cascade import Piece, Tell
-from relucert.verification.mip import MIP
+from relucert.verification.mip.mip import MIP
 
 BOUNDING: dict[str, type[Bounding]] = {
     "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.contract import Bounding
+from relucert.bounding.base import Bounding
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import bound_error, evaluation_error
-from relucert.bounding.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network

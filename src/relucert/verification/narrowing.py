@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.bounding.crown import CROWN
+from relucert.bounding.methods.crown import CROWN
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.norms import norm
@@ -26,10 +26,10 @@ from relucert.core.properties import class_stays
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up, length_up
 from relucert.networks.network import Network, in_double
-from relucert.verification.bab import BaB, branch_and_bound
-from relucert.verification.mip import MIP, mixed_integer
+from relucert.verification.bab.bab import BaB, branch_and_bound
+from relucert.verification.bab.tree import Tree
+from relucert.verification.mip.mip import MIP, mixed_integer
 from relucert.verification.search import search_radius
-from relucert.verification.tree import Tree
 from relucert.verification.upper import ROUNDING, attacked, refuse_contradictions
 
 BATCH = 100

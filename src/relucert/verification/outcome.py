@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.verification.tree import Tree
+from relucert.verification.bab.tree import Tree
 
 
 @dataclass(eq=False)

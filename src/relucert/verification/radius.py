@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.attacks.interface import MINIMAL
-from relucert.bounding.contract import Bounding
+from relucert.attacks.problem import MINIMAL
+from relucert.bounding.base import Bounding
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
@@ -20,10 +20,10 @@ from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.auto import Auto
-from relucert.verification.bab import BaB
+from relucert.verification.bab.bab import BaB
 from relucert.verification.certify import BOUNDING
-from relucert.verification.distortion import program_radius
-from relucert.verification.mip import MIP
+from relucert.verification.mip.distortion import program_radius
+from relucert.verification.mip.mip import MIP
 from relucert.verification.narrowing import narrow_radius
 from relucert.verification.search import search_radius
 from relucert.verification.upper import attacked

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.bounding.contract import Bounding
+from relucert.bounding.base import Bounding
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.norms import norm

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relucert.attacks.interface import minimal_attack
+from relucert.attacks.problem import minimal_attack
 from relucert.core.errors import Contradiction
 from relucert.core.methods import Method
 from relucert.core.results import RadiusInterval, meets

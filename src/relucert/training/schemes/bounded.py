@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.crown import mixed_margins
-from relucert.bounding.ibp import IBP, interval_margins
-from relucert.bounding.kw import KW
+from relucert.bounding.methods.crown import mixed_margins
+from relucert.bounding.methods.ibp import IBP, interval_margins
+from relucert.bounding.methods.kw import KW
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network

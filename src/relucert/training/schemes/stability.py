@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.ibp import IBP
+from relucert.bounding.methods.ibp import IBP
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU

@@ -1,0 +1,100 @@
+"""`attack` (a ball around every input) and `minimal_attack` (the nearest point): the problems, whoever solves them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.attacks.apgd import APGD
+from relucert.attacks.base import FixedAttack, MinimalAttack, adversarial, settle
+from relucert.attacks.best import MEMBERS, Best
+from relucert.attacks.pgd import PGD
+from relucert.core.ball import Ball
+from relucert.core.methods import Method, parse
+from relucert.core.modes import outside_inference
+from relucert.core.norms import check_p
+from relucert.core.results import Adversarial
+from relucert.geometry.witness import Witnesses
+from relucert.networks.network import Network
+
+FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
+MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
+
+
+@outside_inference
+def attack(
+    net: Network,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"] | None,
+    ball: Ball,
+    method: str | Method = "pgd",
+    generator: torch.Generator | None = None,
+) -> Adversarial:
+    """Look for a point of another class than y (by default: the predicted one) in the ball around every input.
+
+    Every point that is returned as a success lies in ball and box, changes the decision when the network is run again,
+    and has its distance recomputed; an input that is misclassified already has distance 0, a failure an infinite one.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> found = attack(net, data.x_test[:20], data.y_test[:20], rc.Ball(2, 1.0), rc.PGD(steps=10))
+    >>> bool((net.predict(found.x)[found.success] != data.y_test[:20][found.success]).all())
+    True
+    """
+    chosen = parse(method, FIXED)
+    net.check(x, y)
+    net.require_eval("an attack")
+    ball.check(x)
+    with torch.no_grad():
+        labels = net.predict(x) if y is None else y.long()
+    generator = generator or torch.Generator(device=x.device).manual_seed(chosen.seed)
+    return chosen.attack(net, x, labels, ball, generator)
+
+
+@outside_inference
+def minimal_attack(
+    net: Network,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"] | None = None,
+    p: float | int = 2,
+    box: Any = (0.0, 1.0),
+    method: str | Method = "cw",
+    generator: torch.Generator | None = None,
+) -> Adversarial:
+    """Look for the point of another class than y (by default: the predicted one) that is nearest to every input in l_p.
+
+    Every point that is returned as a success lies in the box, changes the decision when the network is run again, and has
+    its distance recomputed and rounded up; an input that is misclassified already has distance 0, a failure an infinite one
+    and itself as its point.
+
+    >>> import relucert as rc
+    >>> net, x = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits").x_test[:20]
+    >>> found = minimal_attack(net, x, method=rc.DDN(steps=30))
+    >>> bool((found.distance >= rc.radius(net, x).lower).all())
+    True
+    """
+    chosen = parse(method, MINIMAL)
+    p = check_p(p)
+    chosen.check_norm(p)
+    net.check(x, y)
+    net.require_eval("an attack")
+    ball = Ball(p, math.inf, box)
+    ball.check(x)
+    with torch.no_grad():
+        predicted = net.predict(x)
+    labels = predicted if y is None else y.long()
+    generator = generator or torch.Generator(device=x.device).manual_seed(getattr(chosen, "seed", 0))
+    points = x.clone()
+    right = (predicted == labels).nonzero()[:, 0]
+    if len(right):
+        lower, upper = ball.bounds(x)
+        found = Witnesses(net, x[right], labels[right], p, (lower[right], upper[right]))
+        with torch.no_grad():
+            chosen.search(found, generator)
+            settle(found)
+        points[right] = found.point
+    return adversarial(net, x, labels, points, ball)

@@ -1,0 +1,75 @@
+"""`crown`: linear bounds with adaptive slopes (Zhang et al. 2018), never worse than with flat ones or than intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounding.base import Bounding
+from relucert.bounding.methods.ibp import interval_margins
+from relucert.bounding.preactivations import BUDGET, UnitBounds, unit_bounds
+from relucert.bounding.propagation import pull
+from relucert.bounding.relaxation import Rule
+from relucert.core.ball import Ball
+from relucert.core.properties import Property
+from relucert.networks.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class CROWN(Bounding):
+    """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds meet with intervals.
+
+    `budget`: bytes of memory for the walks.
+    """
+
+    name = "crown"
+    budget: int = BUDGET
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units."""
+        return unit_bounds(net, x, ball, "adaptive", budget=self.budget)
+
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The margins; differentiable in the weights."""
+        return known, crown_margins(net, known, x, ball, asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterCROWN(Bounding):
+    """A method that starts from CROWN's bounds of the units; no gradient in the weights."""
+
+    budget: int = BUDGET
+
+    @torch.no_grad()
+    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """CROWN's bounds of the units."""
+        return CROWN(budget=self.budget).units(net, x, ball)
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units: these, where a method has no better ones."""
+        return self.start(net, x, ball)
+
+
+def crown_margins(
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+) -> Float[Tensor, " batch specs"]:
+    """The margins from known bounds of the units: the best of adaptive slopes, flat slopes and intervals."""
+    last = len(net.graph) - 1
+    rules: tuple[Rule, ...] = "adaptive", "flat"
+    found = [
+        pull(net.graph, last, asked.rows, bounds.relaxed(net, rule)).minimum(x, ball) + asked.offsets for rule in rules
+    ]
+    return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, asked))
+
+
+def mixed_margins(
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+) -> Float[Tensor, " batch specs"]:
+    """One backward walk with adaptive slopes from the units' bounds, whoever found them: with intervals, CROWN-IBP."""
+    found = pull(net.graph, len(net.graph) - 1, asked.rows, bounds.relaxed(net, "adaptive"))
+    return found.minimum(x, ball) + asked.offsets

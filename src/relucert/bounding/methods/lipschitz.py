@@ -1,0 +1,331 @@
+"""`lipschitz`: how far every node can move in l2 over a ball, by proved spectral norms of the affine parts.
+
+A root is the input or a switching node. The input of a switching node is sum_r A_r z_r + b over the roots r before it, with
+everything affine between them multiplied out, so it moves by at most sum_r ||A_r||_2 rho_r, where rho_r says how far root r
+moves. A unit that is off all over the ball moves by nothing (a leaky one by its slope): its row and, for the next part, its
+column leave the matrix, which makes the bound local. A max pool moves by at most the root of the largest number of windows
+that a pixel is in. Where a part is too large to be written out, its nodes follow one another: the norm of each, the sum of
+the branches for an addition, the root of the sum of squares for a concatenation. A row a of the property's last affine part
+then has the margin a z(x) + min { <a, d> : ||d||_2 <= rho, d within the box of what the root can be }.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relucert.bounding.base import Bounding
+from relucert.bounding.interval import Interval, through
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.preactivations import BUDGET, UnitBounds
+from relucert.bounding.spectral import (
+    AffinePart,
+    affine_part,
+    conv_bound,
+    gamma,
+    local_norm_bounds,
+    node_bound,
+    row_norm_bounds,
+    to_roots,
+)
+from relucert.core.ball import Ball
+from relucert.core.linear_minimum import linear_minimum
+from relucert.core.norms import norm
+from relucert.core.properties import Property
+from relucert.core.rounding import cast_up, relative_rounding
+from relucert.networks.affine import Affine, BatchNorm, Conv2d
+from relucert.networks.graph import Node
+from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
+from relucert.networks.unweighted import Add, Concat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lipschitz(Bounding):
+    """Products of spectral norms, local to the ball: `inner` says whose bounds of the units tell which of them are off.
+
+    For balls of l2; others are put into the smallest ball of l2 that holds them. No gradient in the weights.
+    """
+
+    name = "lipschitz"
+    inner: Literal["ibp", "crown"] = "crown"
+    budget: int = BUDGET
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units."""
+        return deviations(net, x, ball, self.start(net, x, ball)).bounds()
+
+    @torch.no_grad()
+    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """The `inner` bounds of the units."""
+        return (IBP() if self.inner == "ibp" else CROWN(budget=self.budget)).units(net, x, ball)
+
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    ) -> tuple[UnitBounds, Tensor]:
+        """The bounds of the units by how far they move, and the margins by how far the last ones do."""
+        moved = deviations(net, x, ball, known)
+        return moved.bounds(), lipschitz_margins(net, moved, x, ball, asked)
+
+
+@dataclass(frozen=True, eq=False)
+class Deviations:
+    """How far nodes move over the ball; lengths are float64 (batch,), by the index of a switching node, 0 for the input.
+
+    `inputs` has the intervals of the inputs of switching nodes, `outputs` those of the roots; `centres` and `values` have the
+    values of both at x as computed, `errors` and `offs` how far rounding may have taken these. `before` bounds the move of
+    the units of a ReLU that may switch, measured from the computed centre, `after` that of a root.
+    """
+
+    inputs: dict[int, Interval] = field(default_factory=dict)
+    outputs: dict[int, Interval] = field(default_factory=dict)
+    centres: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
+    errors: dict[int, Tensor] = field(default_factory=dict)
+    offs: dict[int, Tensor] = field(default_factory=dict)
+    before: dict[int, Tensor] = field(default_factory=dict)
+    after: dict[int, Tensor] = field(default_factory=dict)
+    logits: list[Interval] = field(default_factory=list)
+
+    def bounds(self) -> UnitBounds:
+        """The bounds of all units."""
+        return UnitBounds(dict(self.inputs), self.logits[0])
+
+
+Refine = Callable[[Deviations, Node, Interval], Interval]
+
+
+@torch.no_grad()
+def deviations(
+    net: Network, x: Tensor, ball: Ball, known: UnitBounds, refine: Refine | None = None, parts: Parts | None = None
+) -> Deviations:
+    """Walk forward through the graph, with known bounds of the units; `refine` may tighten those of one node further.
+
+    `parts` are those of this network with the weights it has now, where they have been looked at before.
+    """
+    graph, parts, unit = net.graph, parts or Parts(net), torch.finfo(x.dtype).eps / 2
+    moved = Deviations()
+    live, values, errors = {0: Interval(*ball.hull(x))}, {0: x}, {0: torch.zeros_like(x)}
+    live[0] = live[0].known()
+    moved.outputs[0], moved.values[0], moved.offs[0] = live[0], x, errors[0]
+    moved.after[0] = input_radius(x, ball)
+    for node in graph.nodes[1:]:
+        given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
+        if isinstance(node.op, Switching):
+            source = node.inputs[0]
+            within = live[source].meet(known.inputs[node.index])
+            within = within.meet(_around(given[0], parts.reaches(source, moved), off[0]))
+            if refine is not None:
+                within = within.meet(refine(moved, node, within))
+            within = live[source] = within.known()
+            live[node.index] = through(node, [within]).known()
+            values[node.index] = node.op.apply(given[0])
+            relu = isinstance(node.op, ReLU)
+            errors[node.index] = off[0] + unit * given[0].abs() if relu else node.op.apply(off[0])
+            moved.inputs[node.index], moved.outputs[node.index] = within, live[node.index]
+            moved.centres[node.index], moved.values[node.index] = given[0], values[node.index]
+            moved.errors[node.index], moved.offs[node.index] = off[0], errors[node.index]
+            parts.measure(node, moved)
+        else:
+            assert isinstance(node.op, Affine)
+            live[node.index] = through(node, [live[i] for i in node.inputs])
+            values[node.index] = node.op.apply(*given)
+            growth = node.op.terms * unit / (1 - node.op.terms * unit)
+            own = growth * node.op.magnitude(*(part.abs() for part in given))
+            # One more per cent pays for the rounding of these bounds themselves.
+            errors[node.index] = 1.01 * (node.op.absolute(*off) + own) + torch.finfo(x.dtype).tiny
+    last = len(graph) - 1
+    moved.logits.append(live[last].meet(known.logits))
+    return moved
+
+
+@torch.no_grad()
+def lipschitz_margins(
+    net: Network, moved: Deviations, x: Tensor, ball: Ball, asked: Property
+) -> Float[Tensor, " batch specs"]:
+    """The margins: the property's rows as functionals of the roots, each over a ball of l2 cut with a box."""
+    last = len(net.graph) - 1
+    total = (asked.rows @ net.logits(x).unsqueeze(2)).squeeze(2) + asked.offsets
+    for root, rows in to_roots(net.graph, last, asked.rows).items():
+        if root == 0:
+            total = total + ball.minimum(x, rows).value
+            continue
+        below, above = _rooms(moved.values[root], moved.outputs[root], moved.offs[root])
+        least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
+        total = total + least * (1 + 2 * relative_rounding(math.prod(rows.shape[2:]), x.dtype))
+    return torch.where(total.isnan(), -math.inf, total)
+
+
+def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
+    """The radius of a ball of l2 around x that holds the set: from eps, and from the corner of its hull."""
+    size = math.prod(x.shape[1:])
+    wider = 1.0 if ball.p <= 2 else size ** (0.5 - (0.0 if math.isinf(ball.p) else 1 / ball.p))
+    low, high = (side.double() for side in ball.hull(x))
+    corner = norm(torch.maximum(high - x.double(), x.double() - low).flatten(1), 2)
+    up = 1 + 4 * relative_rounding(size, torch.float64)
+    return _least(ball.radii(x.double()) * wider, corner) * up
+
+
+class Maps:
+    """The affine parts of a network in float64, with the weights it had when it was looked at, each found when it is needed."""
+
+    def __init__(self, net: Network):
+        self.graph = copy.deepcopy(net).double().graph
+        self.parts: dict[int, AffinePart | None] = {}
+        self.nodes: dict[int, float] = {}
+
+    @classmethod
+    def of(cls, net: Network) -> Maps:
+        """Those of the network as it is now; found once for as long as its weights stay what they are."""
+        found = _MAPS.get(net)
+        if found is None or not found.holds(net):
+            found = _MAPS[net] = cls(net)
+        return found
+
+    def holds(self, net: Network) -> bool:
+        """Whether the weights are still the same, by their values."""
+        pairs = zip(self.graph.nodes, net.graph.nodes, strict=True)
+        return all(
+            own.value.device == now.sources()[name].value.device
+            and torch.equal(own.value, now.sources()[name].value.to(own.value.dtype))
+            for kept, node in pairs
+            if isinstance(kept.op, Affine) and isinstance(now := node.op, Affine)
+            for name, own in kept.op.sources().items()
+        )
+
+    def part(self, node: int) -> AffinePart | None:
+        """The matrices of a node, or None where they are too large or the node is a root itself."""
+        if node not in self.parts:
+            self.parts[node] = affine_part(self.graph, node)
+        return self.parts[node]
+
+
+_MAPS: WeakKeyDictionary[Network, Maps] = WeakKeyDictionary()
+
+
+class Parts:
+    """How far the nodes of a network move, by its affine parts; for one batch, whose local norms are remembered."""
+
+    def __init__(self, net: Network):
+        self.maps = Maps.of(net)
+        self.graph, self.part, self.nodes = self.maps.graph, self.maps.part, self.maps.nodes
+        self.local: dict[tuple[int, int, bool], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def reaches(self, node: int, moved: Deviations) -> Tensor:
+        """How far every unit of a node can go, (batch, *shape): by the norms of its rows."""
+        part, shape = self.part(node), self.graph[node].shape
+        if part is None:
+            return self.along(node, moved.after).reshape(-1, *[1] * len(shape))
+        total = torch.zeros((), dtype=torch.float64)
+        for root, matrix in part.matrices.items():
+            rows = row_norm_bounds(matrix, _moving(moved.outputs[root])) + part.hidden[root]
+            total = total + _times(rows, moved.after[root][:, None])
+        return total.reshape(-1, *shape)
+
+    def measure(self, node: Node, moved: Deviations) -> None:
+        """Find `before` and `after` of a switching node whose intervals are known."""
+        op, within, source = node.op, moved.inputs[node.index], node.inputs[0]
+        part = self.part(source)
+        ends = [torch.ones_like(within.lower).flatten(1).double()] * 2
+        if isinstance(op, ReLU):
+            ends[0] = torch.where(within.upper.flatten(1) <= 0, op.slope, ends[0])
+            ends[1] = within.unstable.flatten(1).double()
+        if part is None:
+            after = before = self.along(source, moved.after)
+        else:
+            after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
+            before = torch.minimum(before, after)
+        if isinstance(op, MaxPool2d):
+            windows = op.windows()
+            after = after * math.sqrt(int(windows[windows >= 0].bincount().max())) * (1 + 1e-15)
+        low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
+        corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
+        noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)
+        up = 1 + 4 * relative_rounding(corner.numel() + ends[0].shape[1], torch.float64)
+        moved.before[node.index] = _least(before + noise, corner) * up
+        low, high = _rooms(moved.values[node.index], moved.outputs[node.index], moved.offs[node.index])
+        corner = norm(torch.maximum(low, high).flatten(1).double(), 2)
+        moved.after[node.index] = _least(after, corner) * up
+
+    def along(self, node: int, after: dict[int, Tensor]) -> Tensor:
+        """How far a node moves, from node to node."""
+        here = self.graph[node]
+        if not isinstance(here.op, Affine):
+            return after[node]
+        moves = [self.along(i, after) for i in here.inputs]
+        up = 1 + gamma(4 * len(moves) + 8)
+        if isinstance(here.op, Add):
+            return torch.stack(moves).sum(0) * up
+        if isinstance(here.op, Concat):
+            return reduce(torch.hypot, moves) * up
+        if node not in self.nodes:
+            self.nodes[node] = node_bound(here.op, here.shape)
+        found = _times(moves[0], self.nodes[node]) * up
+        inner = self.graph[here.inputs[0]]
+        if isinstance(here.op, BatchNorm) and isinstance(inner.op, Conv2d):
+            if -node not in self.nodes:  # both as one convolution
+                self.nodes[-node] = conv_bound(inner.op, here.op.scale()) * (1 + gamma(here.op.terms))
+            found = torch.minimum(found, _times(self.along(inner.inputs[0], after), self.nodes[-node]) * up)
+        return found
+
+    def _across(self, part: AffinePart, rows: Tensor, moved: Deviations, key: tuple[int, bool]) -> Tensor:
+        """How far the units move together, each times its weight in `rows` (batch, units), between 0 and 1."""
+        total = torch.zeros((), dtype=torch.float64)
+        for root, matrix in part.matrices.items():
+            local = self._local(matrix, part.hidden[root], rows, _moving(moved.outputs[root]), (key[0], root, key[1]))
+            total = total + _times(local.clamp(max=part.norms[root]), moved.after[root])
+        together = reduce(torch.hypot, [moved.after[root] for root in part.matrices])  # whose squares cannot vanish
+        return torch.minimum(total, _times(together, part.joint)) * (1 + gamma(4 * len(part.matrices) + 8))
+
+    def _local(
+        self, matrix: Tensor, hidden: float, rows: Tensor, moving: Tensor, key: tuple[int, int, bool]
+    ) -> Float[Tensor, " batch"]:
+        """Norms local to every example; those that were asked for before with the same units are not computed again."""
+        if key not in self.local:
+            found = local_norm_bounds(matrix, hidden, rows, moving)
+        else:
+            old_rows, old_moving, old = self.local[key]
+            new = ((rows != old_rows).any(1) | (moving != old_moving).any(1)).nonzero()[:, 0]
+            found = old.index_copy(0, new, local_norm_bounds(matrix, hidden, rows[new], moving[new]))
+        self.local[key] = rows, moving, found
+        return found
+
+
+def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
+    """The entries that are not known to stay where they are."""
+    return (within.upper > within.lower).flatten(1)
+
+
+def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
+    """An interval around a computed value, rounded outwards."""
+    wide = (reach + off.double()) * (1 + 1e-15)
+    up = cast_up((value.double() + wide).nextafter(torch.full_like(wide, math.inf)), value.dtype)
+    return Interval(-cast_up((wide - value.double()).nextafter(torch.full_like(wide, math.inf)), value.dtype), up)
+
+
+def _rooms(value: Tensor, within: Interval, off: Tensor) -> tuple[Tensor, Tensor]:
+    """How far below and above a computed value the true ones can be."""
+    up = 1 + 2 * torch.finfo(value.dtype).eps
+    return ((value - within.lower + off) * up).clamp(min=0), ((within.upper - value + off) * up).clamp(min=0)
+
+
+def _least(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two radii; one that is not a number says nothing."""
+    least = torch.fmin(a, b)
+    return torch.where(least.isnan(), math.inf, least)
+
+
+def _times(a: Tensor, b: Tensor | float) -> Tensor:
+    """A product in which 0 times infinity is 0, as what does not move does not move; what moves is not rounded to 0."""
+    nothing = (a == 0) | (torch.as_tensor(b, dtype=a.dtype, device=a.device) == 0)
+    return torch.where(nothing, 0.0, (a * b).nan_to_num(nan=math.inf, posinf=math.inf).clamp(min=math.ulp(0.0)))

@@ -1,0 +1,268 @@
+"""Bounds on the inputs of every switching node over a ball, and on the logits: what relaxations are made from.
+
+Node after node: first what intervals say, then, for the units that may still switch, one backward walk through the
+relaxations of the nodes below. A node with no switch below it is linear, and its bounds are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from relucert.bounding.interval import Interval, through
+from relucert.bounding.propagation import Functional, Relaxations, pull
+from relucert.bounding.relaxation import Lines, Rule, Winners, relax
+from relucert.core.ball import Ball
+from relucert.core.linear_minimum import linear_minimum, linear_range
+from relucert.core.norms import dual, norm
+from relucert.networks.affine import Affine
+from relucert.networks.chains import Step, chain
+from relucert.networks.graph import Graph
+from relucert.networks.linear_map import LinearMap, one_hot
+from relucert.networks.network import Network
+from relucert.networks.patches import Filters, patches
+from relucert.networks.switching import MaxPool2d, Switching
+
+BUDGET = 2**29  # bytes of temporaries
+PIECE = 2**26  # bytes of temporaries of one walk
+# A gather is not among them: what takes an entry twice mixes it where both are added up.
+_ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
+
+
+@dataclass(frozen=True, eq=False)
+class UnitBounds:
+    """Intervals of the inputs of every switching node (by the node's index), and of all logits."""
+
+    inputs: dict[int, Interval]
+    logits: Interval
+
+    def unstable(self) -> dict[int, Bool[Tensor, " batch *shape"]]:
+        """Which units of each node may be on or off."""
+        return {index: within.unstable for index, within in self.inputs.items()}
+
+    def restrict(self, batch: Int[Tensor, " n"]) -> UnitBounds:
+        """Those of some examples."""
+        return UnitBounds(
+            {index: within.restrict(batch) for index, within in self.inputs.items()},
+            self.logits.restrict(batch),
+        )
+
+    def detach(self) -> UnitBounds:
+        """The same as constants."""
+        inputs = {index: within.detach() for index, within in self.inputs.items()}
+        return UnitBounds(inputs, self.logits.detach())
+
+    def relaxed(self, net: Network, rule: Rule) -> dict[int, Lines | Winners]:
+        """The relaxations of every switching node between these ends."""
+        return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}  # type: ignore[arg-type]
+
+
+def unit_bounds(
+    net: Network, x: Tensor, ball: Ball, rule: Rule | None, *, intervals: bool = True, budget: int = BUDGET
+) -> UnitBounds:
+    """Bound every unit over the ball; without a rule by intervals alone.
+
+    `intervals=False` leaves out what intervals say behind the first switch: the relaxation as published, which is sometimes
+    weaker and never reads better than it is.
+    """
+    graph, last = net.graph, len(net.graph) - 1
+    work = Walks(graph, x, ball, budget)
+    live: dict[int, Interval] = {0: Interval(*ball.hull(x))}
+    found: dict[int, Interval] = {}
+    lines: dict[int, Lines | Winners] = {}
+    for node in graph.nodes[1:]:
+        if isinstance(node.op, Switching):
+            source = node.inputs[0]
+            if isinstance(graph[source].op, Switching) or source == 0:
+                within = live[source]
+            elif not work.switched(source):
+                within = work.linear(source, live[source])
+            elif rule is None:
+                within = live[source]
+            elif work.patched(source):
+                within = work.local(lines)
+                within = within.meet(live[source]) if intervals else within
+            else:
+                everything = not intervals or isinstance(node.op, MaxPool2d)
+                within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
+            live[source] = found[node.index] = within
+            if rule is not None:
+                lines[node.index] = relax(node.op, within, rule)
+        live[node.index] = through(node, [live[i] for i in node.inputs])
+    return UnitBounds(found, live[last])
+
+
+class Walks:
+    """The walks of one question about one batch."""
+
+    def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
+        self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
+        self.map = LinearMap(graph, [])
+        steps = chain(graph)
+        # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
+        two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
+        self.pair = (steps[0], steps[1]) if steps is not None and two and not steps[1].before else None
+
+    def switched(self, node: int) -> bool:
+        """Whether a switch lies between the input and this node."""
+        return self.map.depends_on_pattern(node)
+
+    def linear(self, node: int, known: Interval) -> Interval:
+        """The exact bounds of a node with no switch below it, whose rows are the same for all examples."""
+        if math.isinf(self.ball.p) and self._mixes_once(node):
+            return known  # the ball is a box, and of a box one layer's intervals are exact
+        shape, size = self.graph[node].shape, math.prod(self.graph[node].shape)
+        rows: list[Tensor] = []
+        offsets: list[Tensor] = []
+        for units in torch.arange(size, device=self.x.device).split(self._rows_at_once()):
+            one = pull(self.graph, node, one_hot(units[None], shape, self.x.dtype), {})
+            rows.append(one.rows[0].flatten(1))
+            offsets.append(one.low[0])
+        every, offset = torch.cat(rows), torch.cat(offsets)
+        value = self.x.flatten(1) @ every.T + offset
+        length, eps = norm(every, dual(self.ball.p)), self.ball.reach(self.x)[:, None]
+        # Zero weights do not move at any eps: inf * 0 would be NaN.
+        reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
+        free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
+        if self.ball.box is None:
+            return free
+        low, high = free.lower.flatten(1), free.upper.flatten(1)
+        for batch, units, mine in self.chosen(free.unstable.flatten(1)):
+            part = Functional(
+                every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
+            )  # fmt: skip
+            ball, x = self.ball.restrict(batch), self.x[batch]
+            low, high = tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def patched(self, node: int) -> bool:
+        """Whether the rows of a node are patches: it is a convolution behind a convolution."""
+        return self.pair is not None and node == self.pair[1].last
+
+    def taps(self) -> int:
+        """The numbers that all positions of such a node see, in one example."""
+        assert self.pair is not None
+        return math.prod(self.pair[1].shape[1:]) * self.pair[1].weight()[0].numel()
+
+    def local(self, lines: Relaxations) -> Interval:
+        """The bounds of all units of the node whose rows are patches."""
+        assert self.pair is not None
+        first, second = self.pair
+        relaxed = lines[second.core.inputs[0]]
+        assert not isinstance(relaxed, Winners)
+        value = self.graph.values(self.x, [first.last])[first.last]
+        here, offset = relaxed.convolved(value, Filters.of(second)), self._offset(second)
+        low, high = here.lower + offset, here.upper + offset
+        rooms = (None, None) if self.ball.box is None else self.ball.rooms(self.x)
+        eps = self.ball.reach(self.x)
+        size = (self.x.shape[2], self.x.shape[3])
+
+        def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:
+            """The rows of every position, and the rooms of the pixels they belong to."""
+            for patch in patches(first, second, size, rising, falling):
+                yield patch.rows, tuple(None if room is None else patch.cut(room) for room in rooms)
+
+        p, budget = self.ball.p, self.budget
+        if relaxed.parallel:
+            ends = [linear_range(own, p, eps, *room, budget=budget) for own, room in rows(relaxed.above, None)]
+            least, most = ([pair[side] for pair in ends] for side in (0, 1))
+        else:
+            falling, rising = rows(relaxed.below, relaxed.above), rows(relaxed.above, relaxed.below)
+            least = [linear_minimum(own, p, eps, *room, budget=budget)[0] for own, room in falling]
+            most = [-linear_minimum(-own, p, eps, *room, budget=budget)[0] for own, room in rising]
+
+        def placed(found: list[Tensor]) -> Tensor:
+            return torch.stack(found, 2).unflatten(2, second.shape[1:])
+
+        return Interval(low + placed(least), high + placed(most))
+
+    def _offset(self, step: Step) -> Tensor:
+        """What a step makes of zero: its offset."""
+        value = self.x.new_zeros(1, *self.graph[step.core.inputs[0]].shape)
+        for node in (step.core, *step.behind):
+            assert isinstance(node.op, Affine)
+            value = node.op.apply(value)
+        return value
+
+    def refined(
+        self, node: int, known: Interval, lines: dict[int, Lines | Winners], *, everything: bool, intervals: bool
+    ) -> Interval:
+        """The bounds of a node by a backward walk for the units that need it."""
+        shape = self.graph[node].shape
+        low, high = known.lower.flatten(1), known.upper.flatten(1)
+        needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
+        both = all(part.parallel for part in lines.values())
+        for batch, units, mine in self.chosen(needed, 1 if both else 2):
+            here = {index: _restricted(part, batch) for index, part in lines.items()}
+            picked = one_hot(units, shape, self.x.dtype)
+            ball, x = self.ball.restrict(batch), self.x[batch]
+            if both:
+                below, above = pull(self.graph, node, picked, here).ends(x, ball)
+            else:
+                ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
+                below, above = ends.split(units.shape[1], 1)
+                above = -above
+            low, high = tightened(low, high, batch, units, mine, below, above, intervals)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def _rows_at_once(self) -> int:
+        widest = max(math.prod(node.shape) for node in self.graph)
+        size = 6 * widest * (torch.finfo(self.x.dtype).bits // 8)
+        # Beyond the cache a walk is bound by memory: pieces of some megabytes are faster than all at once.
+        return max(1, min(self.budget, PIECE) // size)
+
+    def chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pieces of the batch, units (batch, rows) of each of its examples, and which of them are needed."""
+        at_once = max(1, self._rows_at_once() // walks)
+        counts = needed.sum(1)
+        order = counts.argsort(descending=True)
+        start = 0
+        while start < len(order):
+            wide = int(counts[order[start]])
+            if wide == 0:
+                return
+            batch = order[start : start + max(1, at_once // wide)]
+            start += len(batch)
+            # The needed ones of each example first. What fills up the rows is not used: answers must not depend on batches.
+            units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
+            for part in units.split(at_once, 1):
+                yield batch, part, needed[batch].gather(1, part)
+
+    def _mixes_once(self, node: int) -> bool:
+        """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
+        mixing, index = 0, node
+        while index:
+            here = self.graph[index]
+            if len(here.inputs) != 1:
+                return False
+            mixing += here.kind not in _ELEMENTWISE
+            index = here.inputs[0]
+        return mixing <= 1
+
+
+def tightened(
+    low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], mine: Bool[Tensor, " n rows"],
+    below: Tensor, above: Tensor, keep: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Bounds with those of some units replaced; where `keep`, the tighter ones of old and new."""
+    place = (batch[:, None].expand_as(units), units)
+    before = low[place], high[place]
+    if keep:
+        below, above = torch.maximum(below, before[0]), torch.minimum(above, before[1])
+    return (
+        low.index_put(place, torch.where(mine, below, before[0])),
+        high.index_put(place, torch.where(mine, above, before[1])),
+    )
+
+
+def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
+    """The lines of some examples."""
+    if isinstance(part, Lines):
+        above = part.above[batch]
+        return Lines(above if part.parallel else part.below[batch], above, part.offset[batch], part.by_row)
+    return Winners(part.op, part.first[batch], part.second[batch], part.slope[batch], part.offset[batch])

@@ -1,0 +1,132 @@
+"""One example's network with all that is linear over its ball multiplied out: what is left are the units that may switch.
+
+With h_k the outputs of the k-th layer's ReLUs that may switch over the ball, every other ReLU being linear there,
+
+    z_k = A_k x + sum over l < k of B_kl h_l + c_k,    margin = a x + sum over k of b_k h_k + c,
+
+so a walk is a product with a small matrix for each layer, whatever the network is made of. Sub-problems of branch and bound
+walk there: a convolutional network of 5000 units of which 300 may switch is one of 300 units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.bounding.interval import Interval
+from relucert.bounding.propagation import Functional, Relaxations, pull
+from relucert.networks.graph import Node
+from relucert.networks.linear_map import one_hot
+from relucert.networks.network import Network
+from relucert.networks.switching import ReLU
+
+ENTRIES = 2**23  # numbers of all matrices of one example
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A relaxation that passes on what is linear, and keeps the functionals behind it for the units that may switch."""
+
+    on: Bool[Tensor, " batch *shape"]
+    unstable: Bool[Tensor, " batch *shape"]
+    leak: float
+    seen: list[Tensor]
+    parallel = False
+
+    @staticmethod
+    def of(node: Node, within: Interval) -> Kept:
+        """For a node of ReLUs with known intervals."""
+        assert isinstance(node.op, ReLU)
+        return Kept(within.lower >= 0, within.unstable, node.op.slope, [])
+
+    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
+        """As for `Lines`, without the units that may switch."""
+        self.seen.append(rows)
+        slopes = torch.where(self.on, torch.ones_like(rows[:, 0]), torch.full_like(rows[:, 0], self.leak))
+        return rows * torch.where(self.unstable, 0.0, slopes).unsqueeze(1), rows.new_zeros(rows.shape[:2]), None
+
+    def taken(self) -> Tensor | None:
+        """The functionals that were kept since the last time, if the walk came by."""
+        return self.seen.pop() if self.seen else None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some functionals: `direct x + sum of inner[index] h_index + offset`."""
+
+    direct: Float[Tensor, " rows inputs"]
+    inner: dict[int, Float[Tensor, " rows units"]]
+    offset: Float[Tensor, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """The small network: `units` that may switch by node, and the parts that make their inputs and the property's rows."""
+
+    units: dict[int, Int[Tensor, " units"]]
+    layers: dict[int, Part]
+    last: Part
+
+    @staticmethod
+    @torch.no_grad()
+    def of(net: Network, inputs: dict[int, Interval], rows: Float[Tensor, " rows classes"]) -> Contraction | None:
+        """For one example's intervals (1, *shape); None where switches are no ReLUs, or where nothing would be small."""
+        if any(not isinstance(node.op, ReLU) for node in net.switches):
+            return None
+        kept = {node.index: Kept.of(node, inputs[node.index]) for node in net.switches}
+        units = {index: one.unstable[0].flatten().nonzero()[:, 0] for index, one in kept.items()}
+        size = math.prod(net.input_shape)
+        total, before = 0, size
+        for mine in units.values():
+            total, before = total + len(mine) * before, before + len(mine)
+        if total > ENTRIES:
+            return None
+        layers = {}
+        for node in net.switches:
+            shape = net.graph[node.inputs[0]].shape
+            if len(units[node.index]):
+                picked = one_hot(units[node.index][None], shape, rows.dtype)
+                layers[node.index] = _part(net, node.inputs[0], picked, kept, units)
+        return Contraction(units, layers, _part(net, len(net.graph) - 1, rows[None], kept, units))
+
+    def walk(self, row: Int[Tensor, " problems"], lines: Relaxations, shape: tuple[int, ...]) -> Functional:
+        """Rows of the property, one for each problem, pulled to the input through lines of the units that may switch."""
+        rows = {index: part[row].unsqueeze(1) for index, part in self.last.inner.items()}
+        direct, low = self.last.direct[row].unsqueeze(1), self.last.offset[row].unsqueeze(1)
+        for index in reversed(self.layers):
+            if index not in rows:
+                continue
+            back, below, _ = lines[index].pull(rows.pop(index))
+            layer = self.layers[index]
+            low = low + below + back @ layer.offset
+            direct = direct + back @ layer.direct
+            for other, weights in layer.inner.items():
+                rows[other] = rows[other] + back @ weights if other in rows else back @ weights
+        return Functional(direct.unflatten(2, shape), low, None)
+
+    def small(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Of numbers for all units, (n, *shape) by node, those of the units that may switch, (n, units)."""
+        return {index: values[index].flatten(1)[:, self.units[index]] for index in self.layers}
+
+    def spread(self, small: dict[int, Tensor], values: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Numbers for all units, with those of the units that may switch replaced."""
+        found = {index: value.clone() for index, value in values.items()}
+        for index, part in small.items():
+            found[index].flatten(1)[:, self.units[index]] = part
+        return found
+
+
+def _part(net: Network, node: int, rows: Tensor, kept: dict[int, Kept], units: dict[int, Tensor]) -> Part:
+    """Functionals (1, rows, *shape) of a node in terms of the input and of the units that may switch below it."""
+    found = pull(net.graph, node, rows, cast(Relaxations, kept))
+    inner = {}
+    for index, one in kept.items():
+        seen = one.taken()
+        if seen is not None and len(units[index]):
+            inner[index] = seen[0].flatten(1)[:, units[index]]
+    return Part(found.rows[0].flatten(1), inner, found.low[0])

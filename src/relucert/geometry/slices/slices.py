@@ -1,0 +1,276 @@
+"""All regions of a network on the plane through three inputs, exactly.
+
+On the plane `x(s, t) = origin + s u + t v` the network is piecewise affine in two variables, and each of its regions that
+meets the plane is a convex polygon there. From node to node every cell carries the affine functions that the values are
+on it, as three images (the coefficients of 1, s and t); every switching node cuts the cells where its winner changes, and
+the logits cut them where the decision does. The paper's figure "The effects of MMR" shows such slices.
+
+All is computed in float64; a float32 network is copied, its weights are exact in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.geometry.slices.plane import Plane, SliceGrid, prepared, slice_grid
+from relucert.geometry.slices.polygons import Groups, Polygons, envelope, evaluate, spread, subdivide, tolerances
+from relucert.networks.affine import Affine
+from relucert.networks.graph import Graph, Node
+from relucert.networks.network import Network
+from relucert.networks.switching import MaxPool2d, Switching
+
+__all__ = ["DecisionSegments", "Plane", "RegionSegments", "Slice", "SliceGrid", "slice_grid", "slice_segments"]
+
+_COLLINEAR = 1e-9  # edges this near to one line share it, in the square of side 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RegionSegments:
+    """Where switching units change: a segment for every unit and every cell of the nodes before it.
+
+    `unit` of the graph's node `node` (counted in the node's flattened shape) has the first entry of `pattern` on the
+    left of the segment from `ends[:, 0]` to `ends[:, 1]`, the second on its right: 0 and 1 for a ReLU, the winners' places
+    in the channel for a max pool. Units of one node that change on the same line have a segment each; one that changes
+    exactly where a unit of an earlier node does has none.
+    """
+
+    ends: Float[Tensor, "n 2 2"]
+    node: Int[Tensor, " n"]
+    unit: Int[Tensor, " n"]
+    pattern: Int[Tensor, "n 2"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DecisionSegments:
+    """Where the prediction changes: `classes` are the one on the left of a segment and the one on its right.
+
+    A segment ends where its cell does. Where the decision changes exactly on a region boundary, what is shorter than about
+    1e-7 of the rectangle is left out.
+    """
+
+    ends: Float[Tensor, "n 2 2"]
+    classes: Int[Tensor, "n 2"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slice:
+    """All regions of a network on a plane's rectangle, in its coordinates (s, t).
+
+    Every activation pattern on the rectangle has one of the `cells`, on which the logits are `logits[:, 0] +
+    s logits[:, 1] + t logits[:, 2]`; every class on a cell has one of the `pieces`. What is thinner than about 1e-12 of the
+    rectangle is left to its neighbours; no other cell is dropped, however small.
+    """
+
+    cells: Polygons
+    logits: Float[Tensor, "cells 3 classes"]
+    pieces: Polygons
+    piece_cell: Int[Tensor, " pieces"]
+    piece_class: Int[Tensor, " pieces"]
+    regions: RegionSegments
+    decisions: DecisionSegments
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Cells to be taken on from the switching node `at` (0: the input), which has cut them out of polygons `root`."""
+
+    at: int
+    cells: Polygons
+    root: Tensor
+    images: dict[int, Tensor]  # of the polygons: node -> (R, 3, *shape)
+
+    def __getitem__(self, rows: slice) -> _Task:
+        return _Task(self.at, self.cells[rows], self.root[rows], self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaf:
+    """Cells on which all is settled: their logits, the pieces of their classes, and what may bound a decision."""
+
+    cells: Polygons
+    logits: Tensor
+    pieces: Polygons
+    cell: Tensor
+    winner: Tensor
+    edges: tuple[Tensor, Tensor]  # inside cells: ends, classes
+    ties: tuple[Tensor, Tensor]  # on cells' own edges where another logit is as large: ends, class
+
+
+@torch.no_grad()
+def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
+    """All regions, region boundaries and decision boundaries on the plane's rectangle, exactly up to rounding.
+
+    Cells are taken through the network in chunks that need about `budget` bytes beside the result.
+
+    >>> from torch import nn
+    >>> net = Network(nn.ReLU(), input_shape=(2,)).eval()
+    >>> plane = Plane.through(*torch.tensor([[-1.0, -1.0], [1.0, -1.0], [0.0, 1.0]]), margin=0)
+    >>> found = slice_segments(net, plane)
+    >>> len(found.cells), found.regions.unit.tolist(), found.decisions.classes.tolist()
+    (4, [0, 1], [[0, 1], [0, 1]])
+    """
+    net = prepared(net, plane, budget)
+    graph = net.graph
+    # Inside, the rectangle is the square [-1, 1]^2: one tolerance fits all.
+    middle, half = (plane.lower + plane.upper) / 2, (plane.upper - plane.lower) / 2
+    images = torch.stack([plane.exact(middle[None])[0], half[0] * plane.u, half[1] * plane.v])[None]
+    square = Polygons.rectangle(-torch.ones_like(half), torch.ones_like(half))
+    chunk = max(1, budget // (24 * _numbers(graph) * (len(graph.switches) + 1)))
+    tasks = [_Task(0, square, torch.zeros(1, dtype=torch.long, device=net.device), {0: images})]
+    changes: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    leaves: list[_Leaf] = []
+    while tasks:
+        # Depth first: the images of at most one chunk of polygons are kept for every switching node.
+        task = tasks.pop()
+        if len(task.cells) > chunk:
+            tasks.append(task[chunk:])
+            task = task[:chunk]
+        images, node = _advance(graph, task)
+        if node is None:
+            leaves.append(_decide(task.cells, images[len(graph) - 1]))
+            continue
+        groups = _groups(node, images[node.inputs[0]])
+        cells, root, (ends, unit, sides) = subdivide(task.cells, groups)
+        changes.append((ends, torch.full_like(unit, node.index), unit, _pattern(node, groups, unit, sides)))
+        tasks.append(_Task(node.index, cells, root, images))
+    return _slice(leaves, changes, middle, half)
+
+
+def _numbers(graph: Graph) -> int:
+    """How many numbers of one input are held at once on the way through the graph, at most."""
+    most, live = 0, set()
+    for node in graph:
+        live.add(node.index)
+        extra = 2 * node.op.windows().shape[1] * math.prod(node.shape) if isinstance(node.op, MaxPool2d) else 0
+        most = max(most, extra + sum(math.prod(graph[i].shape) for i in live))
+        live -= {i for i in live if graph.last_use[i] == node.index != i}
+    return most
+
+
+def _advance(graph: Graph, task: _Task) -> tuple[dict[int, Tensor], Node | None]:
+    """The images of what the next switching node and those behind it need, and that node; None at the logits."""
+    # One polygon's images are shared by its cells without a copy.
+    cells = len(task.cells)
+    images = {i: z.expand(cells, *z.shape[1:]) if len(z) == 1 else z[task.root] for i, z in task.images.items()}
+    for node in graph.nodes[max(task.at, 1) :]:
+        inputs = [images[i] for i in node.inputs]
+        if isinstance(node.op, Switching):
+            if node.index != task.at:
+                return images, node
+            centres = task.cells.centres()[:, None]
+            value = evaluate(inputs[0].flatten(2), centres).reshape(cells, *inputs[0].shape[2:])
+            images[node.index] = node.op.linear(inputs[0], node.op.pattern(value))
+        else:
+            assert isinstance(node.op, Affine)
+            z = node.op.linear(*(part.flatten(0, 1) for part in inputs)).unflatten(0, (cells, 3))
+            offset = node.op.apply(*(part.new_zeros(1, *part.shape[2:]) for part in inputs))
+            images[node.index] = torch.cat([z[:, :1] + offset[:, None], z[:, 1:]], 1)
+        for source in set(node.inputs):
+            if graph.last_use[source] == node.index:
+                del images[source]
+    return images, None
+
+
+def _groups(node: Node, images: Tensor) -> Groups:
+    """Whose maxima a switching node takes: of every unit and zero, or of the windows of a max pool."""
+    maps = images.flatten(2)
+    if not isinstance(node.op, MaxPool2d):
+        return Groups(maps)
+    windows = node.op.windows().to(maps.device)
+    # Outside the image stands the window's first entry once more: it never wins against itself.
+    inside = windows >= 0
+    windows = torch.where(inside, windows, windows.gather(1, inside.int().argmax(1, keepdim=True)))
+    channels, height, width = node.op.in_shape
+    first = torch.arange(channels, device=maps.device) * height * width
+    return Groups(maps, (first[:, None, None] + windows).flatten(0, 1))
+
+
+def _pattern(node: Node, groups: Groups, unit: Tensor, sides: Tensor) -> Tensor:
+    """The winners within their groups, in the words of the node's pattern."""
+    if not isinstance(node.op, MaxPool2d) or groups.table is None:
+        return sides
+    return groups.table[unit].gather(1, sides) % math.prod(node.op.in_shape[1:])
+
+
+def _decide(cells: Polygons, logits: Tensor) -> _Leaf:
+    """Cut cells by their classes, and list their edges where a class that does not win is as large."""
+    classes = torch.arange(logits.shape[2], device=logits.device)
+    groups = Groups(logits, classes[None])
+    found = envelope(cells, logits, groups.scale)
+    ends, _, sides = found.edges()
+    own = logits[found.owner]
+    gaps = own.gather(2, found.winner[:, None, None].expand(-1, 3, 1)) - own
+    # The vertices were moved onto lines within the tolerance: allow for that.
+    tied = evaluate(gaps, found.pieces.vertices) <= 10 * tolerances(gaps, groups.scale[found.owner])[:, None]
+    tied &= classes != found.winner[:, None, None]
+    ahead = found.pieces.following()
+    both = (tied & tied.gather(1, ahead[..., None].expand_as(tied))).any(2)
+    row, place = (both & found.pieces.real() & (found.labels < 0)).nonzero(as_tuple=True)
+    corners = found.pieces.vertices
+    ties = torch.stack([corners[row, place], corners[row, ahead[row, place]]], 1)
+    return _Leaf(cells, logits, found.pieces, found.owner, found.winner, (ends, sides), (ties, found.winner[row]))
+
+
+def _facing(ends: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
+    """Where edges of different cells lie on each other and their classes differ: ends, classes left and right.
+
+    A decision that changes exactly on a region boundary crosses no cell: `|z|` against 0 does so at z = 0.
+    """
+    way = ends[:, 1] - ends[:, 0]
+    length = way.norm(dim=1)
+    # Shorter ones have no direction to speak of. There is nothing to draw.
+    ends, winner, way, length = (part[length > 100 * _COLLINEAR] for part in (ends, winner, way, length))
+    way = way / length[:, None]
+    normal = torch.stack([-way[:, 1], way[:, 0]], 1)
+    # Edges on one line are equally far from any point, here one where lines of a drawing are unlikely to meet.
+    far = (normal * (ends[:, 0] - ends.new_tensor([3.7, 5.3]))).sum(1).abs()
+    far, order = far.sort()
+    low, high = (torch.searchsorted(far, far + sign * 100 * _COLLINEAR) for sign in (-1, 1))
+    one, two = (order[part] for part in spread(low, high - low))
+    facing = (winner[one] < winner[two]) & ((way[one] * way[two]).sum(1) < 0)
+    one, two = one[facing], two[facing]
+    offset = ends[two] - ends[one, :1]
+    beside = (offset * normal[one, None]).sum(2).abs().amax(1)
+    along = (offset * way[one, None]).sum(2)
+    start, stop = along[:, 1].clamp_min(0), torch.minimum(along[:, 0], length[one])
+    shared = (beside < _COLLINEAR) & (stop - start > _COLLINEAR)
+    one, two, reach = one[shared], two[shared], torch.stack([start, stop], 1)[shared]
+    return ends[one, :1] + reach[..., None] * way[one, None], torch.stack([winner[one], winner[two]], 1)
+
+
+def _slice(
+    leaves: list[_Leaf], changes: list[tuple[Tensor, Tensor, Tensor, Tensor]], middle: Tensor, half: Tensor
+) -> Slice:
+    """Put the chunks together, and go back from the square to the coordinates of the plane."""
+
+    def outside(parts: list[Polygons]) -> Polygons:
+        polygons = Polygons.cat(parts)
+        return Polygons(polygons.vertices * half + middle, polygons.count)
+
+    device, whole = middle.device, {"dtype": torch.long, "device": middle.device}
+    nothing = (torch.zeros(0, 2, 2, dtype=torch.float64, device=device), *(torch.zeros(0, **whole),) * 2)
+    ends, node, unit, pattern = (
+        torch.cat(column) for column in zip(*changes, (*nothing, torch.zeros(0, 2, **whole)), strict=True)
+    )
+    slopes = torch.cat([leaf.logits[:, 1:] for leaf in leaves]) / half[:, None]
+    offsets = torch.cat([leaf.logits[:, :1] for leaf in leaves]) - (middle[:, None] * slopes).sum(1, keepdim=True)
+    starts = torch.tensor([len(leaf.cells) for leaf in leaves], device=device).cumsum(0).roll(1)
+    starts[0] = 0
+    ties = _facing(torch.cat([leaf.ties[0] for leaf in leaves]), torch.cat([leaf.ties[1] for leaf in leaves]))
+    inner = [torch.cat([leaf.edges[i] for leaf in leaves]) for i in (0, 1)]
+    return Slice(
+        cells=outside([leaf.cells for leaf in leaves]),
+        logits=torch.cat([offsets, slopes], 1),
+        pieces=outside([leaf.pieces for leaf in leaves]),
+        piece_cell=torch.cat([leaf.cell + start for leaf, start in zip(leaves, starts, strict=True)]),
+        piece_class=torch.cat([leaf.winner for leaf in leaves]),
+        regions=RegionSegments(ends=ends * half + middle, node=node, unit=unit, pattern=pattern),
+        decisions=DecisionSegments(
+            ends=torch.cat([inner[0], ties[0]]) * half + middle, classes=torch.cat([inner[1], ties[1]])
+        ),
+    )

@@ -1,0 +1,276 @@
+"""Records on disk: lines that are only ever appended, and that survive a kill at any byte.
+
+A store is two files: `name.jsonl`, one line for each record, and `name.arrays` (`sidecar`), their arrays. The arrays of a
+record are written before its line, so a line that is whole has its arrays. What a kill can leave is an unfinished entry at
+the end of either file: readers pass over it, the next writer cuts it off. Everything else is damage, and an error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from relucert.core.errors import DamagedData, FileAccessError, InvalidInput, RecordConflict
+from relucert.records import sidecar
+from relucert.records.atomic import AppendFile, file_access
+from relucert.records.record import LINE_START, Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class _Line(NamedTuple):
+    offset: int
+    number: int
+
+
+class RecordStore:
+    """The records of `path` (ends in ".jsonl"), to read, or with `writable=True` to append to as the only writer.
+
+    Only an index is kept in memory. A reader sees what was there when it was opened, needs no lock and changes nothing. A
+    record counts as done (`in`, `keys`, `len`) when its line and its arrays are there; arrays can be lost without their
+    line only if the machine died or the arrays' file was deleted, and appending such a record again puts them back.
+    Appended bytes are forced to the disk at most every `sync_seconds` (0: each time) and when the store is closed.
+
+    >>> import tempfile
+    >>> from relucert.records.record import ball_fields
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> record = Record(model="5f1e", data="digits", split="test", index=0, ball=ball_fields(2, 0.1), method="ibp")
+    >>> with RecordStore(Path(folder.name) / "results.jsonl", writable=True) as store:
+    ...     store.append(record, {"image": [[0.0, 0.5]]}), store.append(record, {"image": [[0.0, 0.5]]})
+    (True, False)
+    >>> store = RecordStore(Path(folder.name) / "results.jsonl")
+    >>> record.key in store, [r.index for r in store.records()], store.array(record.key, "image")
+    (True, [0], array([[0. , 0.5]]))
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, writable: bool = False, sync_seconds: float = 1.0) -> None:
+        self.path = Path(path)
+        if self.path.suffix != ".jsonl":
+            raise InvalidInput(f"path of a record store must end in .jsonl, found {os.fspath(path)!r}")
+        if not sync_seconds >= 0:
+            raise InvalidInput(f"sync_seconds must be at least 0, found {sync_seconds}")
+        self.arrays_path = self.path.with_suffix(".arrays")
+        self._sync_seconds = sync_seconds
+        self._synced = time.monotonic()
+        self._file: AppendFile | None = None
+        self._sidecar: AppendFile | None = None
+        if not writable:
+            try:
+                self._load()
+            except (DamagedData, RecordConflict):
+                # A writer may have cut and rewritten the end between two reads of ours. Real damage fails again.
+                self._load()
+            return
+        self._file = AppendFile(self.path)
+        try:
+            self._file.lock()
+            line_end, arrays_end = self._load()
+            if arrays_end < _size(self.arrays_path):
+                self._open_sidecar().truncate(arrays_end)
+            if line_end < self._file.size:
+                self._file.truncate(line_end)
+        except BaseException:
+            self._release()
+            raise
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._lines and key not in self._lost
+
+    def __len__(self) -> int:
+        return len(self._lines) - len(self._lost)
+
+    def keys(self) -> list[str]:
+        """The keys of the records that are done, in the order of the file."""
+        return [key for key in self._lines if key not in self._lost]
+
+    def records(self) -> Iterator[Record]:
+        """Every record that has a line, in the order of the file."""
+        places = list(self._lines.values())
+        with file_access(self.path, "read"), open(self.path, "rb") as file:
+            for place in places:
+                file.seek(place.offset)
+                yield self._parse(file.readline(), place.number)
+
+    def record(self, key: str) -> Record:
+        """The record of a key."""
+        if key not in self._lines:
+            raise InvalidInput(f"key must be that of a record in {self.path}, found {key!r}")
+        with file_access(self.path, "read"), open(self.path, "rb") as file:
+            file.seek(self._lines[key].offset)
+            return self._parse(file.readline(), self._lines[key].number)
+
+    def array(self, key: str, name: str) -> np.ndarray:
+        """The array `name` of the record of `key`."""
+        digests = self.record(key).arrays
+        if name not in digests:
+            known = ", ".join(sorted(digests)) or "none"
+            raise InvalidInput(f"name must be one of the record's arrays ({known}), found {name!r}")
+        if sidecar.missing(self._index, key, [(name, digests[name])]):
+            raise DamagedData(
+                f"{self.arrays_path} has lost array {name!r} of record {key} ({self._where(key)}): run the evaluation "
+                "again, the record counts as not done"
+            )
+        return sidecar.read(self.arrays_path, self._index[key, name])
+
+    def append(self, record: Record, arrays: Mapping[str, Any] | None = None) -> bool:
+        """Write a record and its arrays; False if an equal record was there already, `RecordConflict` if an unequal one.
+
+        The record's `arrays` may be empty (they are filled in) or must be the sha256 of the given ones.
+        """
+        return self._append(record, arrays or {}, "the record to append")
+
+    def merge(self, paths: Iterable[str | os.PathLike[str]]) -> int:
+        """Append every record of the stores `paths` and return how many were new; equal keys must be equal records.
+
+        After a `RecordConflict` what came before it stays merged; merging the same stores again is harmless.
+        """
+        new = 0
+        for path in paths:
+            other = RecordStore(path)
+            for record in other.records():
+                key = record.key
+                # Nothing to copy for a record that is here; the comparison needs the digests alone.
+                names = () if key in self else record.arrays
+                arrays = {name: other.array(key, name) for name in names}
+                new += self._append(record, arrays, other._where(key))
+        return new
+
+    def sync(self) -> None:
+        """Wait until everything appended is on the disk: the arrays first, for the lines refer to them."""
+        for file in (self._sidecar, self._file):
+            if file is not None:
+                file.sync()
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Sync, and let another writer in; reading stays possible."""
+        try:
+            self.sync()
+        finally:
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "readable" if self._file is None else "writable"
+        return f"RecordStore({os.fspath(self.path)!r}, {len(self)} records, {state})"
+
+    def _append(self, record: Record, given: Mapping[str, Any], source: str) -> bool:
+        if self._file is None:
+            raise FileAccessError(f"{self.path} is not open for writing: open it with writable=True")
+        arrays = {name: sidecar.as_array(name, value) for name, value in given.items()}
+        digests = {name: sidecar.array_digest(array) for name, array in arrays.items()}
+        if not record.arrays:
+            record = replace(record, arrays=digests)
+        for name, sha256 in digests.items():
+            if record.arrays.get(name) != sha256:
+                raise InvalidInput(
+                    f"arrays[{name!r}] must have the sha256 that the record says, {record.arrays.get(name)}, found {sha256}"
+                )
+        key = record.key
+        is_new = key not in self._lines
+        if not is_new and (different := record.differences(known := self.record(key))):
+            facts = "; ".join(f"{name} {getattr(known, name)!r} and {getattr(record, name)!r}" for name in different)
+            raise RecordConflict(f"{self._where(key)} and {source} have the same key {key} but differ: {facts}")
+        lost = sidecar.missing(self._index, key, record.arrays.items())
+        if is_new and (absent := [name for name in lost if name not in arrays]):
+            raise InvalidInput(f"arrays must hold what the record refers to, missing: {', '.join(absent)}")
+        for name in lost:
+            if name in arrays:
+                self._append_array(key, name, arrays[name])
+        if is_new:
+            offset = self._file.append(record.to_line().encode() + b"\n")
+            self._count += 1
+            self._lines[key] = _Line(offset, self._count)
+        if not sidecar.missing(self._index, key, record.arrays.items()):
+            self._lost.discard(key)
+        if time.monotonic() - self._synced >= self._sync_seconds:
+            self.sync()
+        return is_new
+
+    def _append_array(self, key: str, name: str, array: np.ndarray) -> None:
+        data, entry = sidecar.chunk(key, name, array)
+        start = self._open_sidecar().append(data)
+        self._index[key, name] = entry._replace(offset=start + entry.offset)
+
+    def _open_sidecar(self) -> AppendFile:
+        if self._sidecar is None:
+            self._sidecar = AppendFile(self.arrays_path)
+        return self._sidecar
+
+    def _release(self) -> None:
+        for file in (self._sidecar, self._file):
+            if file is not None:
+                file.close()
+        self._sidecar = self._file = None
+
+    def _load(self) -> tuple[int, int]:
+        """Build the index; the lengths of the whole entries of both files."""
+        self._lines: dict[str, _Line] = {}
+        self._lost: set[str] = set()
+        self._count = 0
+        refers: dict[str, dict[str, str]] = {}
+        end = 0
+        with file_access(self.path, "read"), open(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    self._check_torn(line, number)
+                    break
+                record = self._parse(line, number)
+                key = record.key
+                self._add(key, record, _Line(end, number))
+                if record.arrays:
+                    refers[key] = record.arrays
+                self._count, end = number, end + len(line)
+        # The arrays after the lines: those of every line seen are then there, however fast a writer is.
+        self._index, arrays_end = sidecar.scan(self.arrays_path)
+        self._lost.update(key for key, arrays in refers.items() if sidecar.missing(self._index, key, arrays.items()))
+        return end, arrays_end
+
+    def _add(self, key: str, record: Record, place: _Line) -> None:
+        # Twice in one file: someone joined two files by hand. Equal is fine, as in a merge.
+        first = self._lines.setdefault(key, place)
+        if first is not place and (different := record.differences(self.record(key))):
+            raise RecordConflict(
+                f"{self.path} lines {first.number} and {place.number} have the same key {key} but differ in "
+                f"{', '.join(different)}: delete the wrong one"
+            )
+
+    def _parse(self, line: bytes, number: int) -> Record:
+        try:
+            return Record.from_line(line.decode().removesuffix("\n"))
+        except (DamagedData, UnicodeDecodeError) as error:
+            reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+            raise DamagedData(
+                f"{self.path} line {number} is damaged: {reason}. Restore the file from a copy, or delete that line and run "
+                "the evaluation again, which computes what is missing"
+            ) from error
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.path} line {number}: {error}") from error
+
+    def _check_torn(self, line: bytes, number: int) -> None:
+        # Only what a writer of ours can have left is cut off later, never the end of a file that is something else.
+        # A machine that dies can leave zeros where the file grew before its bytes were written.
+        start = line[: len(LINE_START)]
+        if not LINE_START.startswith(start) and line.strip(b"\0"):
+            raise DamagedData(
+                f"{self.path} line {number} is damaged: it has no end and is not the beginning of a record. If the file "
+                "holds records, delete that line and run the evaluation again"
+            )
+
+    def _where(self, key: str) -> str:
+        return f"{self.path} line {self._lines[key].number}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,221 @@
+"""The distance to the nearest change of decision by mixed-integer programs: the radius itself is minimised.
+
+    min r  subject to  ||z - x||_p <= r,  f_y(z) - f_s(z) <= goal,  z in the box        for every other class s
+
+The goal is what rounding asks of a margin (`bounding.rounding`), so that below r the network keeps its decision in its own
+dtype too. r is measured in units of a radius `start` within which bounds of units are known: that of a witness, if there is
+one. The upper end comes from a point that was run through the network. The solver's bound says where a proof is likely: the
+lower end is the largest radius that branch and bound proved, first asked there (`narrowing`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.sparse import csr_array, vstack
+from torch import Tensor
+
+from relucert.attacks.best import polish
+from relucert.bounding.interval import Interval
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import spec
+from relucert.core.properties import class_stays
+from relucert.core.results import RadiusInterval, concatenate, scattered
+from relucert.geometry.distances import distances
+from relucert.geometry.theorem import Region
+from relucert.geometry.witness import PUSHES, Witnesses
+from relucert.networks.network import Network, in_double
+from relucert.verification.bab.bab import BaB
+from relucert.verification.mip.encoding import Encoding
+from relucert.verification.mip.mip import MIP
+from relucert.verification.mip.program import SLACK, Program
+from relucert.verification.mip.solver import Problem, Solver, allowance
+from relucert.verification.mip.tightening import LinearPrograms
+from relucert.verification.narrowing import Narrowing, reach
+from relucert.verification.upper import attacked
+
+BATCH = 100
+WIDTH = 0.01  # of the interval, relative, where what the solver claims cannot be proved
+SHORT = (3e-7, 3e-6, 3e-5)  # how much of a claimed radius is left out of its proof, relative: the first that works
+GUESSED = 2000  # subproblems of such a proof
+
+
+def program_radius(
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: MIP
+) -> RadiusInterval:
+    """The interval of every example, by programs where the region theorem is not exact; they start at attacked points."""
+    if method.trust != "proof":
+        raise InvalidInput(f"trust of mip must be 'proof' for a radius, which is always proved; found {method.trust!r}")
+    method.open(p)
+    double = in_double(net)
+    whole, found = Ball(p, math.inf, box), []
+    for part in torch.arange(len(x), device=x.device).split(BATCH):
+        sides = None if box is None else whole.restrict(part).bounds(x[part])
+        found.append(_piece(net, double, x[part], y[part], p, sides, method))
+    return concatenate(found)
+
+
+@torch.no_grad()
+def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: MIP) -> RadiusInterval:
+    """First the theorem and an attack, then programs within what these have found, then proofs of what the solver claims."""
+    started = time.perf_counter()
+    first = Region(regions=1).radius(net, x, y, p, sides)
+    open_ = (~first.exact).nonzero()[:, 0]
+    if len(open_) == 0:
+        return replace(first, method=[spec(method)] * len(x))
+    here, labels = x[open_], y[open_]
+    box = None if sides is None else tuple(side[open_] for side in sides)
+    known = attacked(net, here, labels, p, box, first[open_], "best")
+    far = reach(here, p, box)
+    guess = 4 * distances(double, here.double(), labels, p).decision.clamp(min=1e-3, max=1e3)
+    start = torch.where(known.upper.isfinite(), known.upper.double(), torch.where(far.isfinite(), far, guess))
+    claimed, witnesses, seconds = minimal_distortion(net, double, here, labels, p, box, method, start)
+    nearer = witnesses.distance < known.upper
+    points = torch.full_like(here, math.nan) if known.witness is None else known.witness
+    points = torch.where(nearer.reshape(-1, *(1,) * (x.dim() - 1)), witnesses.point, points)
+    known = replace(
+        known, upper=torch.minimum(known.upper, witnesses.distance), witness=points,
+        lower=torch.minimum(known.lower, witnesses.distance), exact=torch.zeros_like(known.exact),
+    )  # fmt: skip
+    spent = (time.perf_counter() - started - float(seconds.sum())) / len(x)
+    proofs = Narrowing(
+        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0,
+        replace(method, nodes=min(method.nodes, GUESSED)),
+    )  # fmt: skip
+    for share in SHORT:
+        proofs.guess(claimed * (1 - share))
+    solved = proofs.run()
+    solved = replace(solved, seconds=solved.seconds + seconds.to(x.dtype) + spent, method=[spec(method)] * len(open_))
+    return scattered(replace(first, method=[spec(method)] * len(x)), open_, solved)
+
+
+@torch.no_grad()
+def minimal_distortion(
+    net: Network, double: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any,
+    method: MIP, start: Float[Tensor, " batch"],
+) -> tuple[Float[Tensor, " batch"], Witnesses, Float[Tensor, " batch"]]:  # fmt: skip
+    """The radii that a solver claims for examples classified as y, the nearest witnesses it leads to, and seconds.
+
+    Changes are looked for within `start` (finite, in float64). What is claimed is at most `start`, unless the ball of that
+    radius holds the whole box: then it is inf. The claim is the solver's word and no proof. `box`: None, or two tensors like x.
+    """
+    solver, wide = method.open(p), x.double()
+    sides = None if box is None else tuple(side.double() for side in box)
+    # Room for the witness at `start` itself.
+    start = start.double() * (1 + 1e-6)
+    ball = Ball(p, start, sides)
+    asked = class_stays(y, net.classes, dtype=torch.float64)
+    began = time.monotonic()
+    units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, asked)
+    goal = 2 * bound_error(double, wide, ball, units.inputs, asked)
+    goal = goal + evaluation_error(double, wide, ball, units.inputs, asked, net.dtype)
+    encoding = Encoding(double)
+    seconds = wide.new_full((len(x),), (time.monotonic() - began) / max(1, len(x)))
+    bounds = Ball(p, math.inf, box).bounds(x)
+    witnesses = Witnesses(net, x, y, p, bounds, double)
+    claimed = torch.zeros_like(start)
+    for point in range(len(x)):
+        began = time.monotonic()
+        one = slice(point, point + 1)
+        here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
+        own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in bounds), double)
+        search = _Search(encoding, own, ball.restrict(point), method, solver, float(start[point]))
+        order = margins[point].argsort()
+        rows = [row for row in order.tolist() if not margins[point, row] > goal[point, row]]
+        claimed[point] = search.run(here, asked.rows[point].numpy(), rows, goal[point].tolist())
+        witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
+        seconds[point] += time.monotonic() - began
+    everything = (claimed >= reach(x, p, box)) & witnesses.distance.isinf()
+    return torch.where(everything, math.inf, claimed), witnesses, seconds
+
+
+class _Search:
+    """The problems of one point: one for each class that may win within `start`."""
+
+    def __init__(
+        self, encoding: Encoding, found: Witnesses, ball: Ball, method: MIP, solver: Solver, start: float
+    ):  # fmt: skip
+        self.encoding, self.found, self.ball, self.method = encoding, found, ball, method
+        self.solver, self.start = solver, start
+        self.x = found.x.double()
+
+    def run(self, inputs: dict[int, Interval], margins: np.ndarray, rows: list[int], goal: list[float]) -> float:
+        """The largest radius within which no class wins, at most `start`."""
+        p, encoding = float(self.ball.p), self.encoding
+        program = encoding.program(self.x, self.ball, self.start)
+        column = program.bound_norm(p, None)
+        assert column is not None
+        tighten = LinearPrograms(self.method.bound_seconds, math.inf) if self.method.tighten == "lp" else None
+        program.build(encoding.graph, encoding.wires, encoding.ranges(self.x, self.ball, inputs), tighten)
+        cost = np.zeros(program.columns)
+        cost[column] = 1.0
+        problem, least = program.problem(cost), 1.0
+        for row in rows:
+            margin, constant = program.margin(margins[row], 0.0)
+            least = min(least, self._row(program, problem, margin, constant, goal[row]))
+        return self.start * (math.sqrt(max(0.0, least)) if p == 2 else max(0.0, least))
+
+    def _row(self, program: Program, problem: Problem, margin: np.ndarray, constant: float, goal: float) -> float:
+        """A lower bound on the radius at which one class wins, in units of `start` (in l2 its square), at most 1."""
+        asked = _with_row(problem, margin, goal + SLACK - constant)
+        extra = allowance(asked, self.solver.gap, 1.0)
+        # Beyond what is known: a bound that was cut by the allowance should still meet the witness.
+        answer = self.solver.minimise(
+            asked, seconds=self.method.seconds, cutoff=self._known() + 2 * extra, target=-math.inf
+        )
+        if answer.point is not None and not self._behind(program, answer.point):
+            self._across(program, problem, answer.point, margin, constant, goal)
+        return min(answer.bound - extra, 1.0) if math.isfinite(answer.bound) else 0.0
+
+    def _across(
+        self, program: Program, problem: Problem, point: np.ndarray, margin: np.ndarray, constant: float, goal: float
+    ) -> None:
+        """The nearest points of a minimiser's pattern behind the border, where the way straight on does not lead across."""
+        lower, upper = problem.lower.copy(), problem.upper.copy()
+        lower[problem.integer] = upper[problem.integer] = np.round(point[problem.integer])
+        fixed = replace(problem, lower=lower, upper=upper, integer=np.zeros_like(problem.integer))
+        size = float(self.found.net(self.found.x).abs().max()) * torch.finfo(self.found.x.dtype).eps
+        for times in (1, 10, 100):
+            asked = _with_row(fixed, margin, -times * (goal + SLACK + 64 * size) - constant)
+            answer = self.solver.minimise(
+                asked, seconds=self.method.bound_seconds, cutoff=math.inf, target=-math.inf
+            )  # fmt: skip
+            if answer.point is not None and self._behind(program, answer.point):
+                return
+
+    def _known(self) -> float:
+        """How far the nearest witness is, in units of `start` (in l2 squared)."""
+        known = min(1.0, float(self.found.distance[0]) / self.start)
+        return known**2 if self.ball.p == 2 else known
+
+    def _behind(self, program: Program, point: np.ndarray) -> bool:
+        """Whether the decision changes at a point of the program or hardly further away; it is kept if it is nearer."""
+        inputs = program.values[0]
+        step = torch.from_numpy(inputs.factor * point[inputs.column]).reshape(self.x.shape)
+        if not bool(step.isfinite().all()):
+            return False
+        index = torch.zeros(1, dtype=torch.long)
+        for push in (0.0, *PUSHES[:-2]):
+            if bool(self.found.offer(index, self.x + (1 + push) * step)):
+                polish(self.found)
+                return True
+        return False
+
+
+def _with_row(problem: Problem, row: np.ndarray, upper: float) -> Problem:
+    """The program with one more row, `row x <= upper`."""
+    return replace(
+        problem, rows=csr_array(vstack([problem.rows, csr_array(row[None])])),
+        row_lower=np.append(problem.row_lower, -math.inf), row_upper=np.append(problem.row_upper, upper),
+        row_errors=None,
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""What the programs of all points of a network have in common, and how one is begun."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relucert.bounding.interval import Interval
+from relucert.bounding.rounding import largest_inputs
+from relucert.core.ball import Ball
+from relucert.networks.network import Network
+from relucert.verification.mip.program import SLACK, Program, Ranges
+from relucert.verification.mip.wiring import wires
+
+
+class Encoding:
+    """The graph of a network in float64, and its affine parts as matrices."""
+
+    def __init__(self, double: Network):
+        self.double, self.graph = double, double.graph
+        self.wires = wires(double.graph)
+
+    def ranges(self, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> dict[int, Ranges]:
+        """The bounds of one point's units, with slack for the solver's tolerance and for rounding in float64."""
+        sizes, unit = largest_inputs(self.double, x, ball, inputs)
+        found = {}
+        for node in self.graph.switches:
+            within = inputs[node.index]
+            rounding = float(unit[0]) * sizes[node.index].flatten().numpy()
+            low, high = within.lower.flatten().numpy(), within.upper.flatten().numpy()
+            found[node.index] = Ranges(low, high, SLACK + rounding, rounding)
+        return found
+
+    def program(self, x: Tensor, ball: Ball, scale: float) -> Program:
+        """The input of one point alone: the columns of the step from x, in units of `scale`, in the box around the ball."""
+        low, high = ball.hull(x)
+        # Differences of float64 numbers, rounded up.
+        up = torch.full_like(x, torch.inf)
+        below, above = (torch.nextafter(side, up).flatten().numpy() for side in (x - low, high - x))
+        return Program(x.flatten().numpy(), below, above, scale)

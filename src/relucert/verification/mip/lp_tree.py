@@ -1,0 +1,94 @@
+"""Proofs for mixed-integer programs: a tree of linear programs, each closed by multipliers that are evaluated with rounding.
+
+Whole numbers are split one after the other, always the one that the linear program leaves furthest from whole. A leaf is closed
+when the multipliers of its linear program prove the cutoff (`proved_minimum`), or when a ray of multipliers proves that it has
+no point (Farkas' lemma). What the solver says of either is not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from relucert.verification.mip.problem import TOLERANCE, Problem
+from relucert.verification.mip.scaling import Scaling
+from relucert.verification.mip.solver import opened
+from relucert.verification.mip.tightening import proved_minimum
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Whether no point of a program costs `cutoff` or less, and the number of linear programs."""
+
+    proved: bool
+    nodes: int
+
+
+def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) -> Proof:
+    """Look for a proof that every point of a program costs more than `cutoff`, with so many linear programs at most.
+
+    Whole numbers are between 0 and 1. Quadratic rows are left out, which makes the program larger and a proof no less valid.
+    """
+    if not problem.finite:
+        return Proof(False, 0)
+    deadline, spent = time.monotonic() + seconds, 0
+    whole = np.flatnonzero(problem.integer)
+    scaling = Scaling.of(problem)
+    loose = replace(scaling.scaled(problem), integer=np.zeros_like(problem.integer), squares=None)
+    highs = opened(loose, {"presolve": "off", "solver": "simplex"})
+    if highs is None:
+        return Proof(False, 0)
+    open_ = [(problem.lower[whole], problem.upper[whole])]
+    while open_:
+        left = deadline - time.monotonic()
+        if left <= 0 or spent >= nodes:
+            return Proof(False, spent)
+        low, high = open_.pop()
+        spent += 1
+        lower, upper = problem.lower.copy(), problem.upper.copy()
+        lower[whole], upper[whole] = low, high
+        leaf = replace(problem, lower=lower, upper=upper)
+        highs.changeColsBounds(len(whole), whole.astype(np.int32), low, high)
+        highs.setOptionValue("time_limit", highs.getRunTime() + left)  # its clock runs on
+        highs.run()
+        if _closed(highs, leaf, scaling, cutoff):
+            continue
+        values = np.array(highs.getSolution().col_value)
+        parts = np.abs(values[whole] - np.round(values[whole])) if len(values) else np.zeros(len(whole))
+        parts = np.where(low < high, np.maximum(parts, TOLERANCE), -1.0)
+        if not len(whole) or parts.max() < 0:
+            return Proof(False, spent)  # nothing is left to split: the leaf has a point that costs as little, or nearly
+        at = int(parts.argmax())
+        sides = []
+        for value in (0.0, 1.0):
+            one, other = low.copy(), high.copy()
+            one[at] = other[at] = value
+            sides.append((one, other))
+        # The side that the linear program leans to is the harder one: it comes first, so that a failure shows early.
+        nearer = bool(len(values)) and values[whole][at] >= 0.5
+        open_ += sides if nearer else sides[::-1]
+    return Proof(True, spent)
+
+
+def _closed(highs: highspy.Highs, leaf: Problem, scaling: Scaling, cutoff: float) -> bool:
+    """Whether the multipliers of a linear program that was solved prove the cutoff, or that there is no point at all."""
+    solution = highs.getSolution()
+    if solution.dual_valid:
+        multipliers = scaling.multipliers(np.array(solution.row_dual))
+        if proved_minimum(leaf, leaf.cost, multipliers) > cutoff:
+            return True
+    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        _, exists, ray = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
+        if exists:
+            ray = scaling.multipliers(np.array(ray))
+            ray = ray / max(float(np.abs(ray).max(initial=0.0)), math.ulp(0.0))
+            nothing = np.zeros_like(leaf.cost)
+            return any(proved_minimum(leaf, nothing, sign * ray) > 0 for sign in (1.0, -1.0))
+    return False

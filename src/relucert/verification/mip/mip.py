@@ -1,0 +1,234 @@
+"""`mip`: the network as a mixed-integer program (Tjeng, Xiao and Tedrake 2019).
+
+One problem is one point and one row of its property: a solver minimises the margin over the ball. A minimiser is a
+counterexample when the network, run on it in its own dtype inside ball and box, changes its decision. Where the solver claims
+that every margin stays positive, the claim is proved anew: by a tree of linear programs over the same whole numbers, closed by
+multipliers that are evaluated with their rounding (`lp_tree`), or by branch and bound (`bab`). A claim alone is no proof:
+tolerances of a solver can be exceeded without end by a badly scaled program. What cannot be proved anew is UNKNOWN, with the
+reason.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relucert.bounding.interval import Interval
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method
+from relucert.core.properties import Property
+from relucert.networks.network import Network
+from relucert.networks.prediction import falsified, slack
+from relucert.verification.bab.bab import BaB, branch_and_bound
+from relucert.verification.mip.encoding import Encoding
+from relucert.verification.mip.lp_tree import prove_cutoff
+from relucert.verification.mip.program import Program
+from relucert.verification.mip.solver import SOLVERS, Solver, allowance
+from relucert.verification.mip.tightening import LinearPrograms
+from relucert.verification.outcome import News, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIP(Method):
+    """At most `seconds` for each problem (a point and another class); `solver` is `highs`, or `scip`, which takes l2 too.
+
+    `tighten`: where pre-activation bounds come from: `crown`; `alpha`, which leaves fewer problems; `lp`, linear programs
+    besides, `bound_seconds` each at most, for the unstable units. `trust`: with `proof` what the solver claims is proved anew,
+    with at most `nodes` subproblems a point; with `solver` the claim is noted (`Certificate.claim`), as the paper's comparison
+    needs it, and the verdict is UNKNOWN.
+    """
+
+    name = "mip"
+    solver: Literal["highs", "scip"] = "highs"
+    seconds: float = 120.0
+    bound_seconds: float = 5.0
+    tighten: Literal["crown", "alpha", "lp"] = "alpha"
+    trust: Literal["proof", "solver"] = "proof"
+    nodes: int = 20_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("seconds", "bound_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidInput(f"{name} of mip must be positive; found {getattr(self, name)}")
+        if self.nodes < 1:
+            raise InvalidInput(f"nodes of mip must be at least 1; found {self.nodes}")
+
+    def open(self, p: float) -> Solver:
+        """The solver, if it is installed and takes the norm."""
+        if p not in (1.0, 2.0, math.inf):
+            raise InvalidInput(f"p must be 1, 2 or inf for method mip; found {p:g}")
+        solver = SOLVERS[self.solver]()
+        if p == 2 and not solver.squares:
+            raise InvalidInput(
+                f"p must be 1 or inf for method mip with solver {self.solver!r}, 'scip' takes 2; found {p:g}"
+            )
+        return solver
+
+
+@torch.no_grad()
+def mixed_integer(
+    net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP, deadline: float = math.inf,
+    limit: float | Tensor = math.inf, news: News | None = None,
+) -> Outcome:  # fmt: skip
+    """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
+
+    `limit`: seconds that a point may cost, one number or one for each. `news` hears of every point that is decided.
+    """
+    started, limits = time.monotonic(), torch.as_tensor(limit).expand(len(x))
+    solver = method.open(float(ball.p))
+    bounding = CROWN() if method.tighten == "crown" else Alpha()
+    units, margins = bounding.solve(double, x, ball, asked)
+    error = bound_error(double, x, ball, units.inputs, asked)
+    needed = evaluation_error(double, x, ball, units.inputs, asked, net.dtype)
+    goal = error + needed
+    open_ = ~(margins > goal)
+    found = Outcome.nothing(x)
+    found.proved, found.margin = ~open_.any(1), (margins - error).amin(1)
+    undecided = open_.any(1).nonzero()[:, 0].tolist()
+    encoding = Encoding(double) if undecided else None
+    found.seconds += (time.monotonic() - started) / max(1, len(x))
+    if news is not None:
+        news(found, found.proved.nonzero()[:, 0].tolist())
+    known = torch.where(open_, -math.inf, margins - error)
+    for point in undecided:
+        started = time.monotonic()
+        one = slice(point, point + 1)
+        until = min(deadline, started + float(limits[point] - found.seconds[point]))
+        assert encoding is not None
+        here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
+        search = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
+        order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
+        search.run(here, order.tolist(), goal[point])
+        found.nodes[point] = search.nodes
+        if search.witness is not None:
+            found.broken[point], found.witness[point] = True, search.witness
+        elif search.claimed and method.trust == "solver":
+            found.claims[point] = method.solver
+            found.reasons[point] = f"robust on the word of {method.solver} alone"
+        elif search.claimed:
+            for row in order.tolist():
+                if search.prove(row, float(goal[point, row])):
+                    known[point, row] = needed[point, row]
+            _prove(found, point, net, double, x, ball, asked, method, until, known)
+        else:
+            found.timed[point] = time.monotonic() >= until
+            found.reasons[point] = search.warning or f"{method.solver} did not solve the program"
+        found.seconds[point] += time.monotonic() - started
+        if news is not None and bool(found.proved[point] | found.broken[point]):
+            news(found, [point])
+    return found
+
+
+def _prove(
+    found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP,
+    until: float, known: Tensor,
+) -> None:  # fmt: skip
+    """Prove anew what a solver claims of one point: the rows that are not `known`, by branch and bound; or note the reason."""
+    if bool(known[point].isfinite().all()):
+        found.proved[point], found.margin[point] = True, torch.maximum(found.margin[point], known[point].amin())
+        return
+    one = slice(point, point + 1)
+    tried = branch_and_bound(
+        net, double, x[one], ball.restrict(point), asked.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
+    )
+    found.nodes[point] += tried.nodes[0]
+    found.proved[point], found.broken[point], found.timed[point] = tried.proved[0], tried.broken[0], tried.timed[0]
+    found.margin[point] = torch.maximum(found.margin[point], tried.margin[0])
+    if bool(tried.broken[0]):
+        found.witness[point] = tried.witness[0]
+    elif not bool(tried.proved[0]):
+        found.reasons[point] = (
+            f"{method.solver} claims that the point is robust, but neither linear programs nor {int(tried.nodes[0])} "
+            "subproblems of bab prove it"
+        )
+
+
+class _Point:
+    """The problems of one point: `witness` if one was found, else whether the solver claims that all margins are positive."""
+
+    def __init__(
+        self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, asked: Property, method: MIP,
+        solver: Solver, until: float,
+    ):  # fmt: skip
+        self.net, self.encoding, self.x, self.ball, self.asked = net, encoding, x, ball, asked
+        self.method, self.solver, self.until = method, solver, until
+        self.witness: Tensor | None = None
+        self.claimed, self.nodes, self.warning = False, 0, ""
+        self.program: Program | None = None
+
+    def run(self, inputs: dict[int, Interval], rows: list[int], goal: Tensor) -> None:
+        """Solve the programs of rows, the most endangered one first, until there is a witness or no time."""
+        radius = float(self.ball.radii(self.x)[0])
+        p = float(self.ball.p)
+        bounded = math.isfinite(radius) and radius > 0
+        # In l2 the radius is the unit, so that the quadratic row is one of numbers around 1.
+        scale = radius if p == 2 and bounded else 1.0
+        program = self.encoding.program(self.x, self.ball, scale)
+        if bounded:
+            program.bound_norm(p, radius / scale)
+        tighten = LinearPrograms(self.method.bound_seconds, self.until) if self.method.tighten == "lp" else None
+        ranges = self.encoding.ranges(self.x, self.ball, inputs)
+        program.build(self.encoding.graph, self.encoding.wires, ranges, tighten)
+        self.program, claimed = program, 0
+        for row in rows:
+            if self.witness is not None or time.monotonic() >= self.until:
+                return
+            claimed += self._row(program, row, float(goal[row]))
+        self.claimed = claimed == len(rows)
+
+    def _row(self, program: Program, row: int, goal: float) -> bool:
+        """Whether the solver claims that the margin of a row exceeds the goal all over the ball."""
+        cost, constant = program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
+        problem = program.problem(cost)
+        extra = allowance(problem, self.solver.gap, goal - constant)
+        cutoff = goal + extra - constant
+        logits = self.net(self.x.to(self.net.dtype))
+        # Cheap enough to be a witness in spite of tolerances and rounding; if it is none, once more to the end.
+        enough = -2 * (goal + extra + float(slack(logits))) - constant
+        for target in (enough, -math.inf):
+            left = min(self.method.seconds, self.until - time.monotonic())
+            if left <= 0:
+                return False
+            # A little beyond the cutoff, so that what is pruned at it has cleared it.
+            answer = self.solver.minimise(problem, seconds=left, cutoff=cutoff + extra, target=target)
+            self.nodes += answer.nodes
+            if answer.point is not None:
+                self._try(program, answer.point)
+            if answer.status != "target" or self.witness is not None:
+                self.warning = self.warning or answer.warning
+                # Without whole numbers the program is the network's own at x, so that nothing can exclude everything.
+                believed = answer.status != "cutoff" or bool(problem.integer.any())
+                meant = self.method.trust == "proof" or not answer.warning
+                return self.witness is None and believed and meant and answer.bound > cutoff
+        return False
+
+    def prove(self, row: int, goal: float) -> bool:
+        """Whether a tree of linear programs proves that the margin of a row exceeds the goal, rounding included."""
+        assert self.program is not None
+        cost, constant = self.program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
+        seconds = min(self.method.seconds, self.until - time.monotonic()) / 2
+        proof = prove_cutoff(self.program.problem(cost), goal - constant, seconds, self.method.nodes)
+        self.nodes += proof.nodes
+        return proof.proved
+
+    def _try(self, program: Program, point: np.ndarray) -> None:
+        """Run a minimiser through the network as it is used, inside ball and box; keep it if it changes the decision."""
+        inputs = program.values[0]
+        step = torch.from_numpy(inputs.factor * point[inputs.column]).reshape(self.x.shape)
+        if not bool(step.isfinite().all()):
+            return
+        centre = self.x.to(self.net.dtype)
+        own = self.ball.project(centre, (self.x + step).to(self.net.dtype))
+        if bool(falsified(self.net, self.encoding.double, own, self.asked) & self.ball.contains(self.x, own)):
+            self.witness = own[0].double()

@@ -1,0 +1,339 @@
+"""Branch and bound: it agrees with exact distances, is never fooled by planted counterexamples, and minds nobody else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import relucert as rc
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.split_bounds import Problems, climb
+from relucert.core.properties import Property, class_stays
+from relucert.core.results import Verdict
+from relucert.networks.architectures import mlp
+from relucert.networks.network import Network
+from relucert.verification.bab import bab
+from relucert.verification.bab.bab import BaB, branch_and_bound
+from relucert.verification.bab.leaves import leaf_program
+from zoo import inputs, network, randomised
+
+
+def exact(net: Network, x, p: float):
+    """The distances to the nearest change of decision, and which of them are exact."""
+    found = rc.radius(net, x, p=p, method=rc.Region(regions=40))
+    return found.lower, found.exact & found.upper.isfinite()
+
+
+@pytest.mark.parametrize("name", ["fc", "fc deep", "zero bias", "cnn", "leaky", "dense"])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_verdicts_agree_with_exact_distances(name, p):
+    net = network(name)
+    x = inputs(net, 4)
+    y = net.predict(x)
+    distance, known = exact(net, x, p)
+    x, y, distance = x[known], y[known], distance[known]
+    if len(x) == 0:
+        pytest.skip("no exact distance is known here")
+    decided = 0
+    for factor, truth in ((0.5, Verdict.ROBUST), (0.98, Verdict.ROBUST), (1.02, Verdict.VULNERABLE)):
+        ball = rc.Ball(p, distance * factor)
+        found = rc.certify(net, x, y, ball, BaB(nodes=300))
+        assert set(found.verdict) <= {truth, Verdict.UNKNOWN}
+        decided += sum(verdict is truth for verdict in found.verdict)
+        broken = found.which(Verdict.VULNERABLE)
+        if bool(broken.any()):
+            assert found.witness is not None
+            assert bool((net.predict(found.witness[broken]) != y[broken]).all())
+            assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+    if p != 2.0 and name in ("fc", "fc deep"):  # at the last leaves in l2 something may stay open, elsewhere nodes end
+        assert decided == 3 * len(x)
+
+
+@pytest.mark.parametrize("depth", [[12], [10, 8]])
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_planted_counterexamples_are_never_called_robust(depth, size, p):
+    """The network is shifted so that its decision changes at one point of the ball, by so little of its scale."""
+    for seed in range(2):
+        net = Network(randomised(mlp((4,), 3, depth), seed).double(), (4,)).eval()
+        x = inputs(net, 1, seed)
+        ball = rc.Ball(p, 0.15)
+        y = net.predict(x)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            points = torch.cat([ball.sample(x, generator) for _ in range(400)])
+            logits = net(points)
+            lead = logits.gather(1, y.expand(400)[:, None]) - logits
+            lead[:, y] = math.inf
+            worst = lead.amin(1).argmin()
+            other = int(lead[worst].argmin())
+            last = [part for part in net.modules() if isinstance(part, nn.Linear)][-1]
+            last.bias[other] += lead[worst, other] + size * logits.abs().max()
+        if int(net.predict(x)) != int(y):
+            continue
+        assert int(net.predict(points[worst : worst + 1])) != int(y)
+        for method in ("bab(nodes=200)", "crown", "alpha"):
+            assert rc.certify(net, x, y, ball, method).verdict[0] is not Verdict.ROBUST
+
+
+def test_points_do_not_depend_on_who_shares_the_batch():
+    net = network("fc deep")
+    x = inputs(net, 6)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, torch.tensor([0.05, 0.1, 0.2, 0.3, 0.1, 0.4]).double())
+    asked = class_stays(y, net.classes, dtype=torch.float64)
+    method = BaB(nodes=300, batch=16)
+    together = branch_and_bound(net, net, x, ball, asked, method)
+    for place in range(6):
+        one = torch.tensor([place])
+        alone = branch_and_bound(net, net, x[one], ball.restrict(one), asked.restrict(one), method)
+        assert bool(alone.proved) == bool(together.proved[place])
+        assert bool(alone.broken) == bool(together.broken[place])
+
+
+def test_limits_end_the_search_and_say_so():
+    net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
+    x = inputs(net, 8)
+    y = net.predict(x)
+    asked = class_stays(y, net.classes, dtype=torch.float64)
+    ball = rc.Ball(math.inf, 0.1)
+    few = branch_and_bound(net, net, x, ball, asked, BaB(nodes=1))
+    undecided = ~(few.proved | few.broken)
+    assert bool(undecided.any())
+    late = branch_and_bound(net, net, x, ball, asked, BaB(), deadline=0.0)
+    assert not bool(late.proved[undecided].any())
+    found = rc.certify(net, x, y, ball, "bab(nodes=1)")
+    assert all((found.verdict[i] is Verdict.UNKNOWN) == bool(undecided[i]) for i in range(8))
+    whole = branch_and_bound(net, net, x, ball, asked, BaB())
+    assert bool((whole.proved | whole.broken).all())
+    assert int(whole.nodes.sum()) > int(few.nodes.sum())
+
+
+@pytest.mark.parametrize(
+    "given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}, {"descent": -1}]
+)
+def test_parameters_have_rules(given):
+    name, value = next(iter(given.items()))
+    with pytest.raises(ValueError, match=f"{name} of bab .* {value}"):
+        BaB(**given)
+
+
+def test_a_timeout_must_be_positive():
+    net = network("fc")
+    x = inputs(net, 1)
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds; found 0"):
+        rc.certify(net, x, net.predict(x), rc.Ball(2, 0.1), timeout=0)
+
+
+def test_starts_that_were_rounded_give_bounds_all_the_same():
+    """A slope below the leak is no line below a leaky ReLU: where half precision has put one there, it is put right."""
+    net = network("leaky")
+    x = inputs(net, 3)
+    y = net.predict(x)
+    ball = rc.Ball(math.inf, 0.3)
+    asked = class_stays(y, net.classes, dtype=torch.float64).restrict(slice(None))
+    one = Property(asked.rows[:, :1], asked.offsets[:, :1])
+    units = CROWN().units(net, x, ball)
+    relus = [node for node in net.switches if node.kind == "relu"]
+    signs = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
+    problems = Problems(x, ball, one, units.inputs, signs)
+
+    def margin(slope):
+        slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
+        betas = {index: torch.zeros_like(value) for index, value in slopes.items()}
+        return climb(
+            net, problems, slopes, betas, steps=0, rate=0.1, goal=x.new_zeros(3), unit=x.new_zeros(3), candidates=1,
+            reach={index: torch.zeros_like(value) for index, value in slopes.items()},
+        ).margin  # fmt: skip
+
+    torch.testing.assert_close(margin(lambda leak: leak - 0.05), margin(lambda leak: leak), rtol=0, atol=1e-7)
+    generator = torch.Generator().manual_seed(0)
+    low = margin(lambda leak: -1.0)
+    with torch.no_grad():
+        for _ in range(200):
+            assert bool((one.margins(net(ball.sample(x, generator)))[:, 0] >= low - 1e-9).all())
+
+
+def test_more_candidates_than_units():
+    """What is worth a split has a place for every candidate, however few units there are: points share what is kept."""
+    net = network("fc")
+    x = inputs(net, 2)
+    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, ball = Property(asked.rows[:, :1], asked.offsets[:, :1]), rc.Ball(math.inf, 0.2)
+    within = CROWN().units(net, x, ball).inputs
+    slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
+    signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
+    found = climb(
+        net, Problems(x, ball, one, within, signs), slopes, slopes, steps=0, rate=0.1, goal=x.new_zeros(2),
+        unit=x.new_zeros(2), candidates=500, reach=slopes,
+    )  # fmt: skip
+    assert found.units.shape == (2, 500)
+    open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in within.values()]).sum(0)
+    assert ((found.units >= 0).sum(1) == open_).all()
+
+
+@pytest.mark.parametrize("p", [1.0, math.inf])
+def test_regions_have_witnesses_that_minimisers_miss(p):
+    """Just beyond a small perturbation: programs of linear regions find one at the root, minimisers not always."""
+    found = {0: 0, 8: 0}
+    for name in ("fc", "fc deep", "cnn"):
+        net = network(name)
+        x = inputs(net, 6)
+        y = net.predict(x)
+        upper = rc.minimal_attack(net, x, y, p=p, method="fab").distance
+        for descent in found:
+            ball = rc.Ball(p, upper * 1.002)
+            verdicts = rc.certify(net, x, y, ball, f"bab(nodes=1, descent={descent})").verdict
+            assert Verdict.ROBUST not in verdicts
+            found[descent] += verdicts.count(Verdict.VULNERABLE)
+    assert found[8] >= 14
+    assert found[8] > found[0]
+
+
+@torch.no_grad()
+def test_programs_of_leaves_over_a_whole_box():
+    """With eps = inf the set is the box in every norm, and the programs have the same optimum."""
+    net = network("fc")
+    x = inputs(net, 1)
+    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, margins = Property(asked.rows[:, :1], asked.offsets[:, :1]), []
+    for p in (1.0, math.inf):
+        ball = rc.Ball(p, math.inf)
+        within = CROWN().units(net, x, ball).inputs
+        patterns = zip(net.switches, net.pattern(x), strict=True)
+        signs = {
+            node.index: (torch.where(on, 1, -1) * within[node.index].unstable).to(torch.int8) for node, on in patterns
+        }
+        solved = leaf_program(net, Problems(x, ball, one, within, signs), 5.0)
+        assert solved is not None
+        assert ball.contains(x, solved[1]).all()
+        margins.append(float(one.margin(net(solved[1]))))
+    assert margins[0] == pytest.approx(margins[1], abs=1e-6)
+
+
+class LeakyPooled(nn.Module):
+    """Leaky ReLUs before and behind an overlapping max pool with padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc, self.out = nn.Conv2d(1, 2, 2), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        z = nn.functional.max_pool2d(nn.functional.leaky_relu(self.conv(x), 0.1), 3, 2, 1)
+        return self.out(nn.functional.leaky_relu(self.fc(z.flatten(1)), 0.2))
+
+
+def with_pools(name: str, dtype: torch.dtype = torch.float64) -> Network:
+    if name == "leaky pool":
+        return Network(randomised(LeakyPooled(), 4).to(dtype), (1, 4, 4)).eval()
+    return network(name, dtype)
+
+
+POOLED = ["max pool", "dead windows", "residual", "leaky pool"]
+
+
+@pytest.mark.parametrize("name", [*POOLED, "leaky"])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
+    """Nothing stays open, and no attack succeeds where a proof was found; in l_1 and l_inf programs say the same."""
+    net = with_pools(name)
+    x = inputs(net, 5)
+    y = net.predict(x)
+    size = {1.0: 0.8, 2.0: 0.35, 3.0: 0.25, math.inf: 0.1}[p] * (0.3 if name == "residual" else 1.0)
+    ball = rc.Ball(p, size * torch.tensor([0.1, 0.4, 0.7, 1.0, 1.3]))
+    found = rc.certify(net, x, y, ball, "bab")
+    assert Verdict.UNKNOWN not in found.verdict
+    broken = found.which(Verdict.VULNERABLE)
+    if bool(broken.any()):
+        assert found.witness is not None
+        assert bool((net.predict(found.witness[broken]) != y[broken]).all())
+        assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+    attacked = rc.attack(net, x, y, ball, rc.APGD(steps=30, restarts=2)).success
+    assert not bool((attacked & found.which(Verdict.ROBUST)).any())
+    if p in (1.0, math.inf):
+        assert rc.certify(net, x, y, ball, "mip").verdict == found.verdict
+
+
+@pytest.mark.parametrize("name", ["max pool", "dead windows"])
+@pytest.mark.parametrize("p", [1.0, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_max_pools_are_decided_just_inside_and_just_outside_their_distance(name, p, dtype):
+    net = with_pools(name, dtype)
+    x = inputs(net, 3)
+    y = net.predict(x)
+    distance = rc.radius(net, x, p=p, method="mip")
+    known = distance.upper.isfinite()
+    x, y, lower, upper = x[known], y[known], distance.lower[known], distance.upper[known]
+    assert bool((rc.certify(net, x, y, rc.Ball(p, lower * 0.995), "bab").which(Verdict.ROBUST)).all())
+    assert bool((rc.certify(net, x, y, rc.Ball(p, upper * 1.005), "bab").which(Verdict.VULNERABLE)).all())
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_radii_of_networks_with_max_pools_are_narrow(p):
+    net = network("max pool")
+    x = inputs(net, 3)
+    found = rc.radius(net, x, p=p, method="auto", tol=0.01)
+    assert bool((found.upper <= found.lower * 1.0101).all())
+    if p != 2:
+        truth = rc.radius(net, x, p=p, method="mip")
+        assert bool((found.lower <= truth.upper).all())
+        assert bool((found.upper >= truth.lower).all())
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_counterexamples_planted_behind_max_pools_are_never_called_robust(size, p):
+    for seed in range(3):
+        module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(8, 3))
+        net = Network(randomised(module, seed).double(), (1, 4, 4)).eval()
+        x = inputs(net, 1, seed)
+        ball, y = rc.Ball(p, {1.0: 0.5, 2.0: 0.3, math.inf: 0.1}[p]), net.predict(x)
+        with torch.no_grad():
+            points = ball.sample(x, torch.Generator().manual_seed(seed), 400)[0]
+            logits = net(points)
+            lead = logits.gather(1, y.expand(400)[:, None]) - logits
+            lead[:, y] = math.inf
+            worst = lead.amin(1).argmin()
+            other = int(lead[worst].argmin())
+            module[-1].bias[other] += lead[worst, other] + size * logits.abs().max()
+        if int(net.predict(x)) != int(y):
+            continue
+        assert int(net.predict(points[worst : worst + 1])) != int(y)
+        for method in ("bab", "auto"):
+            assert rc.certify(net, x, y, ball, method).verdict[0] is Verdict.VULNERABLE
+
+
+def test_weights_stay_as_they_were_and_keep_their_gradients():
+    net = network("max pool")
+    x = inputs(net, 2)
+    before = [(weight.clone(), weight.requires_grad) for weight in net.parameters()]
+    rc.certify(net, x, net.predict(x), rc.Ball(math.inf, 0.05), "bab")
+    for weight, (value, grad) in zip(net.parameters(), before, strict=True):
+        assert torch.equal(weight, value)
+        assert weight.requires_grad == grad
+        assert weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkeypatch):
+    """Not of the one whose maxima are sums of ReLUs: it is asked about in its own nodes."""
+    net = network("max pool", dtype)
+    double = network("max pool")
+    x = inputs(double, 2)
+    asked = class_stays(double.predict(x), 3, dtype=torch.float64)
+    seen = []
+
+    def error(given, x, ball, inputs, asked, kind):
+        seen.append((given, set(inputs), kind))
+        return bab.evaluation_error_(given, x, ball, inputs, asked, kind)
+
+    monkeypatch.setattr(bab, "evaluation_error_", bab.evaluation_error, raising=False)
+    monkeypatch.setattr(bab, "evaluation_error", error)
+    branch_and_bound(net, double, x, rc.Ball(math.inf, 0.05), asked, BaB(nodes=1))
+    ((given, nodes, kind),) = seen
+    assert given is double
+    assert nodes == {node.index for node in double.switches}
+    assert kind == dtype
