@@ -180,22 +180,22 @@ def test_bad_input_is_named():
         ({"x": x[:, :2]}, "shape"),
         ({"y": torch.tensor([0, 1, 2, 9])}, "y must lie in"),
         ({"p": 0.5}, "p must be a number of at least 1"),
-        ({"method": "magic"}, "method must be one of best, cw, ddn, fab, region, found 'magic'"),
+        ({"method": "magic"}, "method must be one of best, cw, ddn, fab, region, got 'magic'"),
         ({"method": "pgd"}, "method must be one of"),
-        ({"method": "cw", "p": 1}, "p of cw must be 2; found 1"),
-        ({"method": "ddn", "p": math.inf}, "p of ddn must be 2; found inf"),
-        ({"method": "region", "p": 3}, "p of region must be 1, 2 or inf; found 3"),
-        ({"method": "best(members=('fab', 'cw'))", "p": 1}, "p of cw must be 2; found 1"),
+        ({"method": "cw", "p": 1}, "p of cw must be 2, got 1"),
+        ({"method": "ddn", "p": math.inf}, "p of ddn must be 2, got inf"),
+        ({"method": "region", "p": 3}, "p of region must be 1, 2 or inf, got 3"),
+        ({"method": "best(members=('fab', 'cw'))", "p": 1}, "p of cw must be 2, got 1"),
         ({"method": "best(members=())"}, "members of best must be at least one"),
         ({"method": "best(members=('pgd',))"}, "method must be one of"),
-        ({"method": "cw(searches=0)"}, "searches of cw must be at least 1; found 0"),
-        ({"method": "ddn(gamma=1.0)"}, "gamma of ddn must be between 0 and 1; found 1.0"),
-        ({"method": "fab(targets=0)"}, "targets of fab must be at least 1, or None for all; found 0"),
-        ({"method": "region(regions=0)"}, "regions of region must be at least 1; found 0"),
+        ({"method": "cw(searches=0)"}, "searches of cw must be at least 1, got 0"),
+        ({"method": "ddn(gamma=1.0)"}, "gamma of ddn must be between 0 and 1, got 1.0"),
+        ({"method": "fab(targets=0)"}, "targets of fab must be at least 1, or None for all, got 0"),
+        ({"method": "region(regions=0)"}, "regions of region must be at least 1, got 0"),
     ]:
         with pytest.raises(InvalidInput, match=message.replace("(", r"\(").replace(")", r"\)")):
             rc.minimal_attack(net, **{"x": x, **arguments})
-    with pytest.raises(InvalidInput, match="restarts of apgd must be at least 1; found 0"):
+    with pytest.raises(InvalidInput, match="restarts of apgd must be at least 1, got 0"):
         rc.attack(net, x, None, rc.Ball(2, 0.1), "apgd(restarts=0)")
     with pytest.raises(WrongMode, match="eval mode"):
         rc.minimal_attack(net.train(), x)

@@ -82,7 +82,7 @@ def test_bad_input_is_named():
         ((x + 2, None, ball), "box"),
         ((x[:, :2], None, ball), "shape"),
         ((x, torch.tensor([0, 1, 2, 9]), ball), "y must lie in"),
-        ((x, None, ball, "pgd(steps=0)"), "steps of pgd must be at least 1; found 0"),
+        ((x, None, ball, "pgd(steps=0)"), "steps of pgd must be at least 1, got 0"),
         ((x, None, ball, "magic"), "method must be one of apgd, pgd"),
         ((x, None, rc.Ball(2, torch.tensor([0.1, 0.2]))), "eps"),
     ]:

@@ -316,9 +316,9 @@ def test_functionals_of_any_node_can_be_pulled() -> None:
 
 
 def test_bad_parameters_are_named() -> None:
-    with pytest.raises(InvalidInput, match="steps of alpha must be at least 0; found -1"):
+    with pytest.raises(InvalidInput, match="steps of alpha must be at least 0, got -1"):
         Alpha(steps=-1)
-    with pytest.raises(InvalidInput, match=r"rate of alpha must lie between 0 and 10; found 0\.0"):
+    with pytest.raises(InvalidInput, match=r"rate of alpha must lie between 0 and 10, got 0\.0"):
         Alpha(rate=0.0)
 
 

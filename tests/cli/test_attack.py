@@ -84,17 +84,17 @@ def test_the_predicted_class_can_be_attacked_instead_of_the_label(folder, tmp_pa
 
 def test_mistakes_are_named(folder, tmp_path, capsys):
     for change, message in [
-        ({"p": 0.5}, "p must be a number >= 1 or inf; found 0.5"),
-        ({"eps": -1.0}, "eps must be a number >= 0; found -1.0"),
-        ({"batch": 0}, "batch must be at least 1; found 0"),
+        ({"p": 0.5}, "p must be a number >= 1 or inf, got 0.5"),
+        ({"eps": -1.0}, "eps must be a number >= 0, got -1.0"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             AttackConfig(**{"model": folder, "data": "digits", **change})
     common = ["attack", str(folder), "--data", "digits", "--out", str(tmp_path / "m.jsonl")]
     for more, message in [
-        (["--method", "pgd"], "method must be one of best, cw, ddn, fab, region, found 'pgd'"),
-        (["--method", "ddn", "--eps", "0.1"], "method must be one of apgd, pgd, found 'ddn'"),
-        (["--method", "ddn", "--p", "inf"], "p of ddn must be 2; found inf"),
+        (["--method", "pgd"], "method must be one of best, cw, ddn, fab, region, got 'pgd'"),
+        (["--method", "ddn", "--eps", "0.1"], "method must be one of apgd, pgd, got 'ddn'"),
+        (["--method", "ddn", "--p", "inf"], "p of ddn must be 2, got inf"),
     ]:
         assert run([*common, *more]) == 2
         assert message in capsys.readouterr().err

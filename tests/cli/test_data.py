@@ -190,5 +190,5 @@ def test_errors_of_the_library_reach_the_dispatcher(mnist: Arrays, tmp_path: Pat
     (tmp_path / "mnist.npz").write_bytes(b"damaged")
     with pytest.raises(DamagedData, match="is damaged"):
         command("info", "mnist", "--folder", tmp_path)
-    with pytest.raises(InvalidInput, match="found 'nothing'"):
+    with pytest.raises(InvalidInput, match="got 'nothing'"):
         run(Info(name="nothing"))  # type: ignore[arg-type]

@@ -84,8 +84,8 @@ def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(tmp_path
     for arguments, message in [
         ([], "usage: relucert VERB"),
         (["fly"], "there is no verb 'fly'"),
-        (["train", "--epochs", "0"], "epochs must be at least 1; found 0"),
-        (["train", "--eps", "-1"], "eps must be a positive number; found -1.0"),
+        (["train", "--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["train", "--eps", "-1"], "eps must be a positive number, got -1.0"),
         (["train", "--epochs", "many"], "many"),
         (["train", "--data", "mnist", "--out", str(tmp_path / "run")], "mnist"),
         (["train", "--data", "digits", "--out", str(tmp_path / "broken.safetensors" / "run")], "cannot be made"),

@@ -27,17 +27,17 @@ def images(batch: int = 4, dtype: torch.dtype = torch.float32, seed: int = 0) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.5, 0.1), "p must be a number of at least 1 or inf, found 0.5"),
-        ((2, -0.1), "eps must be at least 0, found -0.1"),
-        ((2, math.nan), "eps must be at least 0, found nan"),
-        ((2, torch.tensor([0.1, -2.0])), "eps must be at least 0, found -2.0"),
-        ((2, torch.ones(2, 2)), r"eps must be a number or one number for each example, found the shape \(2, 2\)"),
-        ((2, "far"), "eps must be a number or one number for each example, found 'far'"),
-        ((2, 0.1, (1, 0)), "box must have lower <= upper, found lower 1.0 and upper 0.0"),
+        ((0.5, 0.1), "p must be a number of at least 1 or inf, got 0.5"),
+        ((2, -0.1), "eps must be at least 0, got -0.1"),
+        ((2, math.nan), "eps must be at least 0, got nan"),
+        ((2, torch.tensor([0.1, -2.0])), "eps must be at least 0, got -2.0"),
+        ((2, torch.ones(2, 2)), r"eps must be a number or one number for each example, got the shape \(2, 2\)"),
+        ((2, "far"), "eps must be a number or one number for each example, got 'far'"),
+        ((2, 0.1, (1, 0)), "box must have lower <= upper, got lower 1.0 and upper 0.0"),
         ((2, 0.1, (0, math.nan)), "box must have lower <= upper"),
-        ((2, 0.1, (torch.tensor([0.0, 3.0]), 2.0)), "box must have lower <= upper, found lower 3.0 and upper 2.0"),
+        ((2, 0.1, (torch.tensor([0.0, 3.0]), 2.0)), "box must have lower <= upper, got lower 3.0 and upper 2.0"),
         ((2, 0.1, (torch.zeros(2), torch.ones(3))), "box must be None, two numbers or two tensors that broadcast"),
-        ((2, 0.1, 1.0), "box must be None, two numbers or two tensors, found 1.0"),
+        ((2, 0.1, 1.0), "box must be None, two numbers or two tensors, got 1.0"),
         ((2, 0.1, (0, 0.5, 1)), "box must be None, two numbers or two tensors"),
     ],
 )
@@ -49,18 +49,18 @@ def test_a_wrong_ball_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("ball", "x", "message"),
     [
-        (Ball(2, 0.1), torch.tensor([[0.5], [1.5]]), "x must lie in the box of .*, found 1.5 in example 1"),
-        (Ball(2, 0.1), torch.tensor([[-1e-9]]), "x must lie in the box of .*, found -"),
-        (Ball(2, 0.1, None), torch.tensor([[math.inf]]), "x must be finite, found inf in example 0"),
-        (Ball(2, 0.1), torch.tensor([[math.nan]]), "x must be finite, found nan in example 0"),
+        (Ball(2, 0.1), torch.tensor([[0.5], [1.5]]), "x must lie in the box of .*, got 1.5 in example 1"),
+        (Ball(2, 0.1), torch.tensor([[-1e-9]]), "x must lie in the box of .*, got -"),
+        (Ball(2, 0.1, None), torch.tensor([[math.inf]]), "x must be finite, got inf in example 0"),
+        (Ball(2, 0.1), torch.tensor([[math.nan]]), "x must be finite, got nan in example 0"),
         (
             Ball(2, torch.ones(3)),
             torch.zeros(2, 1),
-            "eps must be one number or one for each of the 2 examples, found 3",
+            "eps must be one number or one for each of the 2 examples, got 3",
         ),
-        (Ball(2, 0.1, (torch.zeros(5), 1.0)), torch.zeros(2, 4), r"box must broadcast to x \(2, 4\), found \(5,\)"),
+        (Ball(2, 0.1, (torch.zeros(5), 1.0)), torch.zeros(2, 4), r"box must broadcast to x \(2, 4\), got \(5,\)"),
         (Ball(2, 0.1), torch.zeros(2, 1, dtype=torch.int64), "x must be a float32 or float64 tensor"),
-        (Ball(2, 0.1), torch.zeros(3), r"x must be a float32 or float64 tensor \(batch, \*input\), found"),
+        (Ball(2, 0.1), torch.zeros(3), r"x must be a float32 or float64 tensor \(batch, \*input\), got"),
     ],
 )
 def test_a_wrong_input_is_refused(ball, x, message):

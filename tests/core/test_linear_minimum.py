@@ -291,7 +291,7 @@ def test_the_gradient_is_the_minimiser(p, box):
 
 def test_a_negative_number_of_iterations_is_refused():
     x, rows = digits_like(1, 2, 3, torch.float32)
-    with pytest.raises(InvalidInput, match="max_iterations must be at least 0, found -1"):
+    with pytest.raises(InvalidInput, match="max_iterations must be at least 0, got -1"):
         linear_minimum(rows, 2, torch.ones(1), x, x, max_iterations=-1)
 
 

@@ -25,7 +25,7 @@ class PGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 1:
-            raise InvalidInput(f"steps must be at least 1, found {self.steps}")
+            raise InvalidInput(f"steps must be at least 1, got {self.steps}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,35 +134,35 @@ def test_an_instance_is_itself():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fgsm", r"method must be one of careless, mmr\+at, pgd, plain, found 'fgsm'"),
+        ("fgsm", r"method must be one of careless, mmr\+at, pgd, plain, got 'fgsm'"),
         ("pgd(step=3)", r"pgd has no parameter 'step'; it has restarts, step_size, steps"),
         ("plain(step=3)", r"plain has no parameter 'step'; it has none"),
-        ("pgd(steps=4.5)", r"steps of pgd must be an int, found 4.5"),
-        ("pgd(steps=True)", r"steps of pgd must be an int, found True"),
-        ("pgd(step_size='big')", r"step_size of pgd must be a number or None, found 'big'"),
-        ("pgd(steps=0)", r"^steps must be at least 1, found 0$"),
+        ("pgd(steps=4.5)", r"steps of pgd must be an int, got 4.5"),
+        ("pgd(steps=True)", r"steps of pgd must be an int, got True"),
+        ("pgd(step_size='big')", r"step_size of pgd must be a number or None, got 'big'"),
+        ("pgd(steps=0)", r"^steps must be at least 1, got 0$"),
         ("pgd(steps=1, steps=2)", r"parameter 'steps' is given twice"),
-        ("pgd(40)", r"given by name, 'parameter=value', found 'pgd\(40\)'"),
+        ("pgd(40)", r"given by name, 'parameter=value', got 'pgd\(40\)'"),
         ("pgd(**x)", r"given by name"),
         ("pgd(steps=forty)", r"steps must be a number, inf, True.*found forty"),
         ("pgd(steps=__import__('os').getpid())", r"steps must be a number, inf.*found __import__"),
-        ("pgd(steps=2*20)", r"found 2 \* 20"),
-        ("pgd(steps=-True)", r"found -True"),
-        ("pgd(steps=b'4')", r"found b'4'"),
+        ("pgd(steps=2*20)", r"got 2 \* 20"),
+        ("pgd(steps=-True)", r"got -True"),
+        ("pgd(steps=b'4')", r"got b'4'"),
         ("pgd(steps=...)", r"steps must be a number"),
-        ("pgd(steps=4", r"must read 'name' or 'name\(parameter=value, ...\)', found 'pgd\(steps=4'"),
-        ("pgd(steps=)", r"must read 'name\(parameter=value, ...\)', found 'pgd\(steps=\)'"),
+        ("pgd(steps=4", r"must read 'name' or 'name\(parameter=value, ...\)', got 'pgd\(steps=4'"),
+        ("pgd(steps=)", r"must read 'name\(parameter=value, ...\)', got 'pgd\(steps=\)'"),
         ("pgd(steps=4)(restarts=2)", r"must read"),
         ("pgd(steps=4)+(2)", r"must read"),
         ("pgd(steps='\0')", r"must read"),
         ("pgd(steps=" + "(" * 10000 + ")" * 10000 + ")", r"must read"),
         ("", r"must read"),
         ("mmr+at", r"mmr\+at needs a value for number"),
-        ("mmr+at(number=1, kind='c')", r"""kind of mmr\+at must be one of 'a', "b'", 1, found 'c'"""),
-        ("mmr+at(number=1, kind=True)", r"kind of mmr\+at must be one of .*, found True"),
-        ("mmr+at(number=1, flag=1)", r"flag of mmr\+at must be True or False, found 1"),
-        ("mmr+at(number=1, text=1)", r"text of mmr\+at must be a string, found 1"),
-        ("mmr+at(number=1, pair=(1,))", r"pair of mmr\+at must be tuple\[int, str\], found \(1,\)"),
+        ("mmr+at(number=1, kind='c')", r"""kind of mmr\+at must be one of 'a', "b'", 1, got 'c'"""),
+        ("mmr+at(number=1, kind=True)", r"kind of mmr\+at must be one of .*, got True"),
+        ("mmr+at(number=1, flag=1)", r"flag of mmr\+at must be True or False, got 1"),
+        ("mmr+at(number=1, text=1)", r"text of mmr\+at must be a string, got 1"),
+        ("mmr+at(number=1, pair=(1,))", r"pair of mmr\+at must be tuple\[int, str\], got \(1,\)"),
         ("mmr+at(number=1, many=(1, 'a'))", r"many of mmr\+at must be tuple"),
         ("mmr+at(number=1, many=1)", r"many of mmr\+at must be tuple"),
         ("mmr+at(number=" + "9" * 400 + ")", r"number of mmr\+at must be a number"),
@@ -174,16 +174,16 @@ def test_errors_name_what_is_wrong(text, message):
 
 
 def test_a_method_of_another_kind_is_refused():
-    with pytest.raises(InvalidInput, match=r"method must be one of plain, found an instance of PGD"):
+    with pytest.raises(InvalidInput, match=r"method must be one of plain, got an instance of PGD"):
         parse(PGD(), {"plain": Plain})
-    with pytest.raises(InvalidInput, match=r"found 7"):
+    with pytest.raises(InvalidInput, match=r"got 7"):
         parse(7, {"plain": Plain})  # type: ignore[arg-type]
 
 
 def test_parameters_are_checked_frozen_and_named():
-    with pytest.raises(InvalidInput, match=r"steps of pgd must be an int, found '40'"):
+    with pytest.raises(InvalidInput, match=r"steps of pgd must be an int, got '40'"):
         PGD(steps="40")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"number of mmr\+at must be a number, found nan"):
+    with pytest.raises(InvalidInput, match=r"number of mmr\+at must be a number, got nan"):
         Everything(number=math.nan)
     with pytest.raises(FrozenInstanceError):
         PGD().steps = 3  # type: ignore[misc]

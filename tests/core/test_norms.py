@@ -34,7 +34,7 @@ def test_a_valid_p_becomes_a_float(value):
 
 @pytest.mark.parametrize("value", [0.5, 0, -1, -math.inf, math.nan, "two", None, True, [2]])
 def test_an_invalid_p_is_named(value):
-    with pytest.raises(InvalidInput, match=r"p must be a number of at least 1 or inf, found ") as error:
+    with pytest.raises(InvalidInput, match=r"p must be a number of at least 1 or inf, got ") as error:
         check_p(value)
     assert repr(value) in str(error.value)
 
@@ -77,7 +77,7 @@ def test_the_norm_runs_over_all_dimensions_but_the_batch():
     assert norm(v, 1).tolist() == [66.0, 210.0]
     assert norm(v, math.inf, 2).tolist() == [[3.0, 7.0, 11.0], [15.0, 19.0, 23.0]]
     torch.testing.assert_close(norm(v, 2, 2), v.flatten(2).square().sum(-1).sqrt())
-    with pytest.raises(InvalidInput, match="batch_dims must be at least 0 and below the 4 dimensions of v, found 4"):
+    with pytest.raises(InvalidInput, match="batch_dims must be at least 0 and below the 4 dimensions of v, got 4"):
         norm(v, 2, 4)
 
 

@@ -155,8 +155,8 @@ def test_the_relative_rounding_covers_sums_in_any_order():
 @pytest.mark.parametrize(
     ("z", "message"),
     [
-        (torch.zeros(2, 4), r"z must have the shape \(2, 3\) of x, found \(2, 4\)"),
-        (torch.tensor([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]), "z must be finite, found nan in example 1"),
+        (torch.zeros(2, 4), r"z must have the shape \(2, 3\) of x, got \(2, 4\)"),
+        (torch.tensor([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]), "z must be finite, got nan in example 1"),
     ],
 )
 def test_a_wrong_point_is_refused(z, message):

@@ -115,12 +115,12 @@ def test_restrict_takes_examples(index):
 @pytest.mark.parametrize(
     ("y", "classes", "message"),
     [
-        ([0, 3], 3, r"y must lie in 0 to 2, found 3 at index 1"),
-        ([-1], 3, r"y must lie in 0 to 2, found -1 at index 0"),
-        ([[0]], 3, r"y must have shape \(batch,\), found \(1, 1\)"),
-        ([0.0], 3, r"y must hold integers, found torch.float32"),
-        ([True], 3, r"y must hold integers, found torch.bool"),
-        ([0], 1, r"classes must be at least 2, found 1"),
+        ([0, 3], 3, r"y must lie in 0 to 2, got 3 at index 1"),
+        ([-1], 3, r"y must lie in 0 to 2, got -1 at index 0"),
+        ([[0]], 3, r"y must have shape \(batch,\), got \(1, 1\)"),
+        ([0.0], 3, r"y must hold integers, got torch.float32"),
+        ([True], 3, r"y must hold integers, got torch.bool"),
+        ([0], 1, r"classes must be at least 2, got 1"),
     ],
 )
 def test_labels_that_are_none(y, classes, message):
@@ -131,10 +131,10 @@ def test_labels_that_are_none(y, classes, message):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ([[1, 2], [0, 1]], r"targets must differ from y, found targets\[1, 1\] = y\[1\] = 1"),
-        ([[1, 2], [0, 5]], r"targets must lie in 0 to 2, found 5 at index 1, 1"),
-        ([[1, 2]], r"targets must have shape \(batch, specs\) with batch 2, found \(1, 2\)"),
-        ([1, 2], r"targets must have shape \(batch, specs\), found \(2,\)"),
+        ([[1, 2], [0, 1]], r"targets must differ from y, got targets\[1, 1\] = y\[1\] = 1"),
+        ([[1, 2], [0, 5]], r"targets must lie in 0 to 2, got 5 at index 1, 1"),
+        ([[1, 2]], r"targets must have shape \(batch, specs\) with batch 2, got \(1, 2\)"),
+        ([1, 2], r"targets must have shape \(batch, specs\), got \(2,\)"),
         ([[], []], r"targets must hold integers"),
     ],
 )
@@ -146,20 +146,20 @@ def test_targets_that_are_none(targets, message):
 @pytest.mark.parametrize(
     ("rows", "offsets", "message"),
     [
-        (torch.zeros(2, 3), torch.zeros(2), r"rows must have shape \(batch, specs >= 1, classes\), found \(2, 3\)"),
+        (torch.zeros(2, 3), torch.zeros(2), r"rows must have shape \(batch, specs >= 1, classes\), got \(2, 3\)"),
         (torch.zeros(2, 0, 3), torch.zeros(2, 0), r"rows must have shape"),
         (
             torch.zeros(2, 3, 4),
             torch.zeros(2, 4),
-            r"offsets must have shape \(batch, specs\) = \(2, 3\), found \(2, 4\)",
+            r"offsets must have shape \(batch, specs\) = \(2, 3\), got \(2, 4\)",
         ),
-        (torch.zeros(2, 3, 4).long(), torch.zeros(2, 3), r"rows must have a floating-point dtype, found torch.int64"),
-        (torch.full((1, 1, 1), torch.inf), torch.zeros(1, 1), r"rows must be finite, found inf"),
-        (torch.zeros(1, 1, 1), torch.full((1, 1), torch.nan), r"offsets must be finite, found nan"),
+        (torch.zeros(2, 3, 4).long(), torch.zeros(2, 3), r"rows must have a floating-point dtype, got torch.int64"),
+        (torch.full((1, 1, 1), torch.inf), torch.zeros(1, 1), r"rows must be finite, got inf"),
+        (torch.zeros(1, 1, 1), torch.full((1, 1), torch.nan), r"offsets must be finite, got nan"),
         (
             torch.zeros(1, 1, 1),
             torch.zeros(1, 1).double(),
-            r"must share dtype and device, found torch.float32 on cpu and",
+            r"must share dtype and device, got torch.float32 on cpu and",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def test_shapes_are_checked(rows, offsets, message):
 @pytest.mark.parametrize("shape", [(2, 3), (1, 4), (3,)])
 def test_logits_of_another_shape_are_refused(shape):
     with pytest.raises(
-        InvalidInput, match=r"logits must have shape \(\.\.\., batch, classes\) = \(\.\.\., 1, 3\), found"
+        InvalidInput, match=r"logits must have shape \(\.\.\., batch, classes\) = \(\.\.\., 1, 3\), got"
     ):
         class_stays(torch.tensor([0]), 3).margins(torch.zeros(shape))
 

@@ -111,7 +111,7 @@ def test_concatenate_undoes_slicing(kind, values, cut):
 @every_kind
 @pytest.mark.parametrize("index", [4, -5])
 def test_an_index_outside_the_batch_is_an_error(kind, values, index):
-    with pytest.raises(IndexError, match=f"batch of 4, found {index}"):
+    with pytest.raises(IndexError, match=f"batch of 4, got {index}"):
         kind(**values)[index]
 
 
@@ -131,9 +131,9 @@ def test_concatenate_fills_missing_witnesses():
 
 
 def test_concatenate_refuses_nothing_and_mixtures():
-    with pytest.raises(InvalidInput, match="at least one, all of one kind, found none"):
+    with pytest.raises(InvalidInput, match="at least one, all of one kind, got none"):
         concatenate([])
-    with pytest.raises(InvalidInput, match="all of one kind, found Adversarial, Distances"):
+    with pytest.raises(InvalidInput, match="all of one kind, got Adversarial, Distances"):
         concatenate([Adversarial(**ADVERSARIAL), Distances(**DISTANCES)])  # type: ignore[type-var]
 
 
@@ -174,23 +174,23 @@ def changed(values: dict, **changes) -> dict:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lower": torch.tensor([0.6, 0.25, 0.0, 1.0])}, r"lower must not exceed upper, found example 0, lower 0\.6\d*, upper"),
-        ({"lower": torch.tensor([0.5, -0.5, 0.0, 1.0])}, r"lower must be at least 0, found example 1, lower -0\.5"),
-        ({"lower": torch.tensor([0.5, 0.25, torch.nan, 1.0])}, r"lower must not be NaN, found example 2"),
-        ({"upper": torch.tensor([0.5, 0.25, torch.nan, INF])}, r"upper must not be NaN, found example 2"),
-        ({"exact": torch.ones(4).bool()}, r"where exact, upper must be at most lower \(1 \+ tol\), found example 1"),
-        ({"exact": torch.ones(4)}, r"exact must have dtype bool, found torch.float32"),
-        ({"exact": torch.ones(3).bool()}, r"exact must have shape \(batch,\) = \(4,\), found \(3,\)"),
-        ({"upper": torch.ones(4, 1)}, r"upper must have shape \(batch,\) = \(4,\), found \(4, 1\)"),
-        ({"lower": torch.ones(4).long()}, r"lower must have a floating-point dtype, found torch.int64"),
-        ({"upper": RADIUS["upper"].double()}, r"must both be float32 or both float64, found torch.float32 and torch.float64"),
+        ({"lower": torch.tensor([0.6, 0.25, 0.0, 1.0])}, r"lower must not exceed upper, got example 0, lower 0\.6\d*, upper"),
+        ({"lower": torch.tensor([0.5, -0.5, 0.0, 1.0])}, r"lower must be at least 0, got example 1, lower -0\.5"),
+        ({"lower": torch.tensor([0.5, 0.25, torch.nan, 1.0])}, r"lower must not be NaN, got example 2"),
+        ({"upper": torch.tensor([0.5, 0.25, torch.nan, INF])}, r"upper must not be NaN, got example 2"),
+        ({"exact": torch.ones(4).bool()}, r"where exact, upper must be at most lower \(1 \+ tol\), got example 1"),
+        ({"exact": torch.ones(4)}, r"exact must have dtype bool, got torch.float32"),
+        ({"exact": torch.ones(3).bool()}, r"exact must have shape \(batch,\) = \(4,\), got \(3,\)"),
+        ({"upper": torch.ones(4, 1)}, r"upper must have shape \(batch,\) = \(4,\), got \(4, 1\)"),
+        ({"lower": torch.ones(4).long()}, r"lower must have a floating-point dtype, got torch.int64"),
+        ({"upper": RADIUS["upper"].double()}, r"must both be float32 or both float64, got torch.float32 and torch.float64"),
         ({"lower": RADIUS["lower"].half(), "upper": RADIUS["upper"].half()}, r"must both be float32 or both float64"),
-        ({"witness": None}, r"witness must be given where upper is finite, found example 0"),
-        ({"witness": torch.full((4, 2), INF)}, r"witness must be finite where upper is finite, found example 0"),
-        ({"witness": torch.zeros(3, 2)}, r"witness must have shape \(batch, \*input\) with batch 4, found \(3, 2\)"),
+        ({"witness": None}, r"witness must be given where upper is finite, got example 0"),
+        ({"witness": torch.full((4, 2), INF)}, r"witness must be finite where upper is finite, got example 0"),
+        ({"witness": torch.zeros(3, 2)}, r"witness must have shape \(batch, \*input\) with batch 4, got \(3, 2\)"),
         ({"witness": torch.zeros(4)}, r"witness must have shape"),
         ({"seconds": torch.zeros(3)}, r"seconds must have shape"),
-        ({"method": ["region"]}, r"method must be a list with one entry for each of 4 examples, found \['region'\]"),
+        ({"method": ["region"]}, r"method must be a list with one entry for each of 4 examples, got \['region'\]"),
         ({"method": "four"}, r"method must be a list"),
     ],
 )  # fmt: skip
@@ -202,12 +202,12 @@ def test_an_interval_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"margin": torch.tensor([-0.1, -1.0, 0.0, 0.0])}, r"not be negative where the verdict is robust, found example 0"),
-        ({"margin": torch.tensor([0.1, 1.0, 0.0, 0.0])}, r"not be positive where the verdict is vulnerable, found example 1"),
-        ({"margin": torch.tensor([0.1, -1.0, torch.nan, 0.0])}, r"margin must not be NaN, found example 2"),
+        ({"margin": torch.tensor([-0.1, -1.0, 0.0, 0.0])}, r"not be negative where the verdict is robust, got example 0"),
+        ({"margin": torch.tensor([0.1, 1.0, 0.0, 0.0])}, r"not be positive where the verdict is vulnerable, got example 1"),
+        ({"margin": torch.tensor([0.1, -1.0, torch.nan, 0.0])}, r"margin must not be NaN, got example 2"),
         ({"verdict": [Verdict.ROBUST]}, r"verdict must be a list with one entry for each of 4 examples"),
-        ({"verdict": ["robust", "sure", "unknown", "unknown"]}, r"verdict must be one of robust.*, found 'sure'"),
-        ({"witness": None}, r"witness must be given where the verdict is vulnerable, found example 1"),
+        ({"verdict": ["robust", "sure", "unknown", "unknown"]}, r"verdict must be one of robust.*, got 'sure'"),
+        ({"witness": None}, r"witness must be given where the verdict is vulnerable, got example 1"),
         ({"method": []}, r"method must be a list"),
         ({"seconds": torch.zeros(4, 1)}, r"seconds must have shape"),
     ],
@@ -234,12 +234,12 @@ def test_which_is_the_mask_of_a_verdict():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"distance": torch.tensor([0.5, 1.0, 0.0, INF])}, r"inf on failure, found example 1, distance 1.0"),
-        ({"distance": torch.tensor([0.5, INF, INF, INF])}, r"finite on success and inf on failure, found example 2"),
+        ({"distance": torch.tensor([0.5, 1.0, 0.0, INF])}, r"inf on failure, got example 1, distance 1.0"),
+        ({"distance": torch.tensor([0.5, INF, INF, INF])}, r"finite on success and inf on failure, got example 2"),
         ({"distance": torch.tensor([-0.5, INF, 0.0, INF])}, r"distance must be at least 0"),
         ({"distance": torch.tensor([torch.nan, INF, 0.0, INF])}, r"distance must not be NaN"),
         ({"success": torch.tensor([1, 0, 1, 0])}, r"success must have dtype bool"),
-        ({"x": torch.full((4, 2), torch.nan)}, r"x must be finite on success, found example 0"),
+        ({"x": torch.full((4, 2), torch.nan)}, r"x must be finite on success, got example 0"),
         ({"x": torch.zeros(3, 2)}, r"success must have shape"),
     ],
 )  # fmt: skip
@@ -249,7 +249,7 @@ def test_an_attack_that_cannot_be_is_refused(changes, message):
 
 
 def test_distances_of_another_shape_are_refused_and_gradients_pass():
-    with pytest.raises(InvalidInput, match=r"decision must have shape \(batch,\) = \(4,\), found \(3,\)"):
+    with pytest.raises(InvalidInput, match=r"decision must have shape \(batch,\) = \(4,\), got \(3,\)"):
         Distances(DISTANCES["region"], torch.zeros(3))
     x = torch.ones(2, requires_grad=True)
     Distances(2 * x, 3 * x)[1].decision.sum().backward()

@@ -263,10 +263,10 @@ def test_verify(server: Server, tmp_path: Path) -> None:
     path.write_bytes(CONTENT)
     verify(archive, path)
     path.write_bytes(CONTENT[:-1])
-    with pytest.raises(DamagedData, match=f"{path} must have {len(CONTENT)} bytes; found {len(CONTENT) - 1}"):
+    with pytest.raises(DamagedData, match=f"{path} must have {len(CONTENT)} bytes, got {len(CONTENT) - 1}"):
         verify(archive, path)
     path.write_bytes(CONTENT[::-1])
-    with pytest.raises(DamagedData, match=f"{path} must have the digest {archive.digest}; found"):
+    with pytest.raises(DamagedData, match=f"{path} must have the digest {archive.digest}, got"):
         verify(archive, path)
     with pytest.raises(FileAccessError, match=f"{tmp_path} cannot be read"):
         verify(archive, tmp_path)

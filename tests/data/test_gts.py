@@ -81,9 +81,9 @@ FAULTS = {
     "class of another folder": (
         TRAINING,
         lambda m: m.update({GT7: table([("00000_00000.ppm", 8)])}),
-        "00007/00000_00000.ppm must be of class 7; found 8",
+        "00007/00000_00000.ppm must be of class 7, got 8",
     ),
-    "an image less": (TRAINING, lambda m: m.update({GT7: table([])}), "must list 46 images; found 45"),
+    "an image less": (TRAINING, lambda m: m.update({GT7: table([])}), "must list 46 images, got 45"),
     "cut image": (
         TRAINING,
         lambda m: m.update({f"{IMAGES}/00003/00000_00000.ppm": m[f"{IMAGES}/00003/00000_00000.ppm"][:99]}),
@@ -99,14 +99,14 @@ FAULTS = {
     "huge member": (
         TEST,
         lambda m: m.update({"GTSRB/Final_Test/Images/00001.ppm": bytes(17 * 2**20)}),
-        "must have at most 16777216 bytes; found 17825792",
+        "must have at most 16777216 bytes, got 17825792",
     ),
     "path": (TRUTH, lambda m: m.update({"GT-final_test.csv": table([("../x.ppm", 1)] * 7)}), "must hold .*x.ppm"),
     "no classes": (TRUTH, lambda m: m.update({"GT-final_test.csv": b"Filename;Width\n0.ppm;3\n"}), "ClassId"),
     "short row": (TRUTH, lambda m: m.update({"GT-final_test.csv": table([]) + b"00000.ppm;3\n"}), "ClassId"),
     "class is text": (TRUTH, lambda m: m.update({"GT-final_test.csv": b"Filename;ClassId\n0.ppm;x\n"}), "ClassId"),
     "not ascii": (TRUTH, lambda m: m.update({"GT-final_test.csv": b"Filename;ClassId\n\xff;1\n"}), "ClassId"),
-    "truth is empty": (TRUTH, lambda m: m.update({"GT-final_test.csv": b""}), "must list 7 images; found 0"),
+    "truth is empty": (TRUTH, lambda m: m.update({"GT-final_test.csv": b""}), "must list 7 images, got 0"),
     "truth is missing": (TRUTH, lambda m: m.clear(), "must hold GT-final_test.csv"),
 }
 

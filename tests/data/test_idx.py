@@ -42,8 +42,8 @@ GOOD = struct.pack(">4B2I", 0, 0, 8, 2, 3, 4) + bytes(range(12))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (packed(GOOD[:-1]), "must unpack to 24 bytes; found only 23"),
-        (packed(GOOD + b"x"), "must unpack to 24 bytes; found more"),
+        (packed(GOOD[:-1]), "must unpack to 24 bytes, got only 23"),
+        (packed(GOOD + b"x"), "must unpack to 24 bytes, got more"),
         (packed(GOOD[:5]), "header"),
         (packed(b""), "header"),
         (packed(struct.pack(">4B2I", 0, 0, 13, 2, 3, 4) + bytes(48)), "header"),

@@ -144,7 +144,7 @@ def test_label_out_of_range_is_not_written(tmp_path: Path, monkeypatch: pytest.M
     arrays["y_train"][3] = 10
     files = write_idx(tmp_path / "mnist", arrays)
     monkeypatch.setitem(SPECS, "mnist", small_spec("mnist", files, arrays))
-    with pytest.raises(DamagedData, match=r"y_train of mnist must lie in 0..9; found 0..10"):
+    with pytest.raises(DamagedData, match=r"y_train of mnist must lie in 0..9, got 0..10"):
         dataset("mnist", tmp_path)
     assert not (tmp_path / "mnist.npz").exists()
 

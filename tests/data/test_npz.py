@@ -46,27 +46,27 @@ def test_files_of_others_are_read(save, tmp_path: Path) -> None:
 
 
 WRONG = {
-    "missing array": (lambda a: a.pop("x_test"), "must hold the array x_test; found x_train"),
+    "missing array": (lambda a: a.pop("x_test"), "must hold the array x_test, got x_train"),
     "image dtype": (
         lambda a: a.update(x_train=a["x_train"].astype(np.float32)),
-        "x_train of mnist must be uint8; found",
+        "x_train of mnist must be uint8, got",
     ),
     "label dtype": (
         lambda a: a.update(y_test=a["y_test"].astype(np.int32)),
-        "y_test of mnist must be int64; found int32",
+        "y_test of mnist must be int64, got int32",
     ),
-    "byte order": (lambda a: a.update(y_test=a["y_test"].astype(">i8")), "must be int64; found >i8"),
-    "size": (lambda a: a.update(x_train=a["x_train"][:, :27]), r"must have shape \(12, 28, 28\); found \(12, 27, 28\)"),
-    "channels": (lambda a: a.update(x_train=a["x_train"][..., None]), r"found \(12, 28, 28, 1\)"),
-    "layout": (lambda a: a.update(x_train=a["x_train"][:, None]), r"found \(12, 1, 28, 28\)"),
-    "label shape": (lambda a: a.update(y_train=a["y_train"][:, None]), r"must have shape \(12,\); found \(12, 1\)"),
-    "fewer labels": (lambda a: a.update(y_train=a["y_train"][1:]), r"must have shape \(12,\); found \(11,\)"),
+    "byte order": (lambda a: a.update(y_test=a["y_test"].astype(">i8")), "must be int64, got >i8"),
+    "size": (lambda a: a.update(x_train=a["x_train"][:, :27]), r"must have shape \(12, 28, 28\), got \(12, 27, 28\)"),
+    "channels": (lambda a: a.update(x_train=a["x_train"][..., None]), r"got \(12, 28, 28, 1\)"),
+    "layout": (lambda a: a.update(x_train=a["x_train"][:, None]), r"got \(12, 1, 28, 28\)"),
+    "label shape": (lambda a: a.update(y_train=a["y_train"][:, None]), r"must have shape \(12,\), got \(12, 1\)"),
+    "fewer labels": (lambda a: a.update(y_train=a["y_train"][1:]), r"must have shape \(12,\), got \(11,\)"),
     "fewer examples": (
         lambda a: a.update(x_test=a["x_test"][1:], y_test=a["y_test"][1:]),
-        r"x_test of mnist must have shape \(10, 28, 28\); found \(9, 28, 28\)",
+        r"x_test of mnist must have shape \(10, 28, 28\), got \(9, 28, 28\)",
     ),
-    "label too large": (lambda a: a["y_test"].__setitem__(3, 10), r"y_test of mnist must lie in 0..9; found 0..10"),
-    "label negative": (lambda a: a["y_train"].__setitem__(0, -1), r"y_train of mnist must lie in 0..9; found -1..9"),
+    "label too large": (lambda a: a["y_test"].__setitem__(3, 10), r"y_test of mnist must lie in 0..9, got 0..10"),
+    "label negative": (lambda a: a["y_train"].__setitem__(0, -1), r"y_train of mnist must lie in 0..9, got -1..9"),
     "objects": (lambda a: a.update(x_test=np.array([{}] * 10)), "x_test"),
 }
 
@@ -154,7 +154,7 @@ def test_array_shorter_than_its_header_says(tmp_path: Path) -> None:
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             new.writestr(name, old.read(name)[: -1 if name == "x_test.npy" else None])
-    with pytest.raises(DamagedData, match=r"x_test must take 7968 bytes; found 7967"):
+    with pytest.raises(DamagedData, match=r"x_test must take 7968 bytes, got 7967"):
         check(path, GREY)
 
 

@@ -54,7 +54,7 @@ def test_archives_differ() -> None:
 @pytest.mark.parametrize("function", [dataset, fetch, locate, spec_of])
 @pytest.mark.parametrize("name", ["MNIST", "", None, ["mnist"]])
 def test_unknown_name_lists_the_names(function, name) -> None:
-    with pytest.raises(InvalidInput, match=r"name must be one of digits, mnist, fmnist, gts, cifar10; found"):
+    with pytest.raises(InvalidInput, match=r"name must be one of digits, mnist, fmnist, gts, cifar10, got"):
         function(name)
 
 

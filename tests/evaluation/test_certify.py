@@ -93,7 +93,7 @@ def test_deciders_are_named_in_a_word(asked):
 
 
 def test_errors_of_workers_are_raised(asked):
-    with pytest.raises(InvalidInput, match="workers must be at least 1; found 0"):
+    with pytest.raises(InvalidInput, match="workers must be at least 1, got 0"):
         dataclasses.replace(asked, workers=0)
     with pytest.raises(InvalidInput, match="p must be 1 or inf for method mip"):
         verdicts(dataclasses.replace(asked, p=2.0, eps=0.1, method="mip", workers=2))

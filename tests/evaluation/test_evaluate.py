@@ -127,7 +127,7 @@ def test_verdicts_are_records_with_margins_and_a_summary(run, tmp_path, monkeypa
 
 def test_bad_questions_are_named(config, tmp_path):
     for change, message in [
-        ({"eps": -1.0}, "eps must be a number >= 0; found -1.0"),
+        ({"eps": -1.0}, "eps must be a number >= 0, got -1.0"),
         ({"points": 0}, "points must be at least 1"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"p": 0.5}, "p must be a number >= 1"),

@@ -14,7 +14,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def test_a_folder_is_needed(tmp_path):
-    with pytest.raises(InvalidInput, match="usage: FOLDER, which has the networks of others; found"):
+    with pytest.raises(InvalidInput, match="usage: FOLDER, which has the networks of others, got"):
         bounds.main([str(tmp_path / "nothing")])
 
 

@@ -67,7 +67,7 @@ def test_an_fc1_in_tensorflow_layout_is_read_right(channels, side, tmp_path):
 
 def test_files_that_are_not_the_authors_are_refused(tmp_path):
     savemat(tmp_path / "other.mat", {"a": np.zeros(3)})
-    with pytest.raises(CheckpointError, match=r"must hold the keys weights_conv1.*; found a"):
+    with pytest.raises(CheckpointError, match=r"must hold the keys weights_conv1.*, got a"):
         load(tmp_path / "other.mat")
     (tmp_path / "text.mat").write_text("hello " * 40)
     with pytest.raises(CheckpointError, match=r"not a \.mat file, or it is damaged"):

@@ -243,7 +243,7 @@ def test_unsupported_modules_are_named_with_their_place_and_what_is_supported():
         Network(module, (1, 2, 2))
     with pytest.raises(UnsupportedLayer, match=r"call of 'tanh' at test_network\.py, line"):
         Network(Calls(UNSUPPORTED["tanh"]), (4,))
-    with pytest.raises(UnsupportedLayer, match="padding_mode must be 'zeros'; found 'circular'"):
+    with pytest.raises(UnsupportedLayer, match="padding_mode must be 'zeros', got 'circular'"):
         Network(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten()), (1, 2, 2))
     with pytest.raises(UnsupportedLayer, match="running statistics"):
         Network(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, track_running_stats=False)), (4,))
@@ -294,16 +294,16 @@ def test_bad_inputs_are_named():
     bad[2, 1] = torch.nan
     for wrong, message in [
         (x[0], "x must be a batch of inputs of shape"),
-        (x[:, :2], r"found \(4, 2\)"),
-        (x.float(), "x must have the network's dtype torch.float64; found torch.float32"),
-        (bad, "found NaN or infinity in example 2"),
+        (x[:, :2], r"got \(4, 2\)"),
+        (x.float(), "x must have the network's dtype torch.float64, got torch.float32"),
+        (bad, "got NaN or infinity in example 2"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             net.check(wrong)
     for labels, message in [
         (torch.tensor([0, 1, 2]), "one label for each of the 4 examples"),
-        (torch.tensor([0, 1, 4, 0]), r"y must lie in 0\.\.3; found 4 at example 2"),
-        (torch.tensor([0, -1, 0, 0]), "found -1 at example 1"),
+        (torch.tensor([0, 1, 4, 0]), r"y must lie in 0\.\.3, got 4 at example 2"),
+        (torch.tensor([0, -1, 0, 0]), "got -1 at example 1"),
         (torch.zeros(4), "whole numbers"),
     ]:
         with pytest.raises(InvalidInput, match=message):
@@ -311,7 +311,7 @@ def test_bad_inputs_are_named():
 
 
 def test_architectures_refuse_what_they_cannot_take():
-    with pytest.raises(InvalidInput, match="must be one of fc1, fc10, cnn, cnn-wide, resnet; found 'vgg'"):
+    with pytest.raises(InvalidInput, match="must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"):
         build("vgg", (1, 28, 28), 10)
     with pytest.raises(InvalidInput, match="channels, height, width"):
         cnn((784,), 10)

@@ -117,7 +117,7 @@ def test_networks_without_weights_keep_their_dtype() -> None:
 
 def test_windows_of_padding_alone_are_named() -> None:
     net = Network(nn.Sequential(nn.MaxPool2d(2, 1, 1, 5), nn.ReLU(), nn.Flatten(), nn.Linear(1, 2)), (1, 4, 4))
-    with pytest.raises(InvalidInput, match=r"layer '0' \(max_pool2d\) must see an entry in every window; found one of"):
+    with pytest.raises(InvalidInput, match=r"layer '0' \(max_pool2d\) must see an entry in every window, got one of"):
         unpooled(net)
 
 
@@ -156,7 +156,7 @@ def test_checkpoints_hold_gathered_entries(name: str, tmp_path) -> None:
 def test_a_table_that_does_not_fit_is_a_damaged_description() -> None:
     description, tensors = describe(selected["selected"]())
     (name,) = [name for name, value in tensors.items() if value.dim() == 1 and not value.is_floating_point()]
-    with pytest.raises(CheckpointError, match=r"index must hold places in -4..3; found 0..9"):
+    with pytest.raises(CheckpointError, match=r"index must hold places in -4..3, got 0..9"):
         rebuild(description, tensors | {name: torch.tensor([0, 9, 1, 2])})
 
 
@@ -167,7 +167,7 @@ def test_a_table_that_does_not_fit_is_a_damaged_description() -> None:
         (torch.tensor([0, 1]), lambda z, index: z[:, 0:2], "by an index buffer alone"),
         (torch.tensor([0, 1]), lambda z, index: z[index], "by an index buffer alone"),
         (torch.tensor([0, 1]), lambda z, index: z.reshape(-1, 2, 2)[:, index].flatten(1), "flatten the value first"),
-        (torch.tensor([True] * 2 + [False] * 2), lambda z, index: z[:, index], "whole numbers; found dtype torch.bool"),
+        (torch.tensor([True] * 2 + [False] * 2), lambda z, index: z[:, index], "whole numbers, got dtype torch.bool"),
         (torch.tensor([0, 1]), lambda z, index: torch.index_select(z, 0, index), "along the batch axis"),
     ],
 )
@@ -187,7 +187,7 @@ def test_other_selections_are_named(index: Tensor, key: Callable[[Tensor, Tensor
 def test_places_outside_are_named() -> None:
     module = Selected()
     module.row = torch.tensor([0, 1, 4, 2])
-    with pytest.raises(InvalidInput, match=r"index must hold places in -4..3; found 0..4"):
+    with pytest.raises(InvalidInput, match=r"index must hold places in -4..3, got 0..4"):
         Network(module, (4,))
 
 

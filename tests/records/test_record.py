@@ -111,8 +111,8 @@ def test_resealing_nothing_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"schema": 4}, InvalidInput, r"schema must be at most 3, found 4"),
-        ({"schema": 4, "news": 3}, InvalidInput, r"schema must be at most 3, found 4"),
+        ({"schema": 4}, InvalidInput, r"schema must be at most 3, got 4"),
+        ({"schema": 4, "news": 3}, InvalidInput, r"schema must be at most 3, got 4"),
         ({"news": 3}, DamagedData, r"wrong fields: news"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
@@ -205,27 +205,27 @@ def test_infinite_boxes_round_trip():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ""}, r"model must be a text that is not empty, found ''"),
+        ({"model": ""}, r"model must be a text that is not empty, got ''"),
         ({"data": 3}, r"data must be a text"),
-        ({"index": -1}, r"index must be an integer, at least 0, found -1"),
+        ({"index": -1}, r"index must be an integer, at least 0, got -1"),
         ({"index": True}, r"index must be an integer"),
         ({"label": 1.5}, r"label must be an integer"),
         ({"label": torch.tensor(1)}, r"label must be an integer"),
-        ({"lower": math.nan}, r"lower must not be NaN, found nan"),
-        ({"lower": -1}, r"lower must be at least 0, found -1.0"),
+        ({"lower": math.nan}, r"lower must not be NaN, got nan"),
+        ({"lower": -1}, r"lower must be at least 0, got -1.0"),
         ({"seconds": -1}, r"seconds must be at least 0"),
-        ({"lower": 2, "upper": 1}, r"lower must not exceed upper, found 2.0 and 1.0"),
+        ({"lower": 2, "upper": 1}, r"lower must not exceed upper, got 2.0 and 1.0"),
         ({"margin": "1"}, r"margin must be a number"),
         ({"margin": 10**400}, r"margin must fit a float"),
-        ({"verdict": "sure"}, r"verdict must be one of robust, vulnerable, unknown, misclassified, found 'sure'"),
+        ({"verdict": "sure"}, r"verdict must be one of robust, vulnerable, unknown, misclassified, got 'sure'"),
         ({"versions": {"torch": 2}}, r"versions must be a dict of texts"),
         ({"versions": "2"}, r"versions must be a dict of texts"),
         ({"arrays": {"image": "abc"}}, r"arrays\['image'\] must be a sha256"),
         ({"ball": {"p": 2}}, r"ball must be a dict of p, eps and box"),
-        ({"ball": {"p": 0.5, "eps": 1, "box": None}}, r"ball\['p'\] must be at least 1, found 0.5"),
+        ({"ball": {"p": 0.5, "eps": 1, "box": None}}, r"ball\['p'\] must be at least 1, got 0.5"),
         ({"ball": {"p": 2, "eps": -1, "box": None}}, r"ball\['eps'\] must be at least 0"),
         ({"ball": {"p": 2, "eps": math.nan, "box": None}}, r"ball\['eps'\] must not be NaN"),
-        ({"ball": {"p": 2, "eps": 1, "box": (1, 0)}}, r"ball\['box'\] must have lower <= upper, found 1.0 and 0.0"),
+        ({"ball": {"p": 2, "eps": 1, "box": (1, 0)}}, r"ball\['box'\] must have lower <= upper, got 1.0 and 0.0"),
         ({"ball": {"p": 2, "eps": 1, "box": 1}}, r"ball\['box'\] must be None, two numbers or a sha256"),
         ({"ball": {"p": 2, "eps": 1, "box": "unit"}}, r"ball\['box'\] as a text must be 'sha256:'"),
     ],
@@ -277,5 +277,5 @@ def test_only_an_unknown_verdict_has_a_claim(verdict):
         "method": "mip",
     }
     assert Record(**given, verdict="unknown", claim="highs").claim == "highs"
-    with pytest.raises(InvalidInput, match=r"claim must be left out unless the verdict is unknown, found 'highs'"):
+    with pytest.raises(InvalidInput, match=r"claim must be left out unless the verdict is unknown, got 'highs'"):
         Record(**given, verdict=verdict, claim="highs")

@@ -144,7 +144,7 @@ def test_missing_tells_absent_and_different_arrays(tmp_path):
 
 @pytest.mark.parametrize("value", ["text", [object()], np.array(["a"]), np.array("2020-01-01", dtype="datetime64[D]")])
 def test_only_numbers_and_booleans_are_stored(value):
-    with pytest.raises(InvalidInput, match="array 'image' must hold numbers or booleans, found dtype"):
+    with pytest.raises(InvalidInput, match="array 'image' must hold numbers or booleans, got dtype"):
         sidecar.as_array("image", value)
 
 

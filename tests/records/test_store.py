@@ -419,7 +419,7 @@ def test_a_line_of_a_newer_version_is_named(tmp_path):
     body = '{"schema":4,"news":1'
     newer = f'{body},"check":"{records._check(body)}"}}\n'.encode()
     path.write_bytes(path.read_bytes() + newer)
-    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 3, found 4"):
+    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 3, got 4"):
         RecordStore(path)
 
 
@@ -537,9 +537,9 @@ def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path):
 
 
 def test_errors_name_the_path_and_the_reason(tmp_path):
-    with pytest.raises(InvalidInput, match=r"must end in \.jsonl, found '.*a\.json'"):
+    with pytest.raises(InvalidInput, match=r"must end in \.jsonl, got '.*a\.json'"):
         RecordStore(tmp_path / "a.json")
-    with pytest.raises(InvalidInput, match=r"sync_seconds must be at least 0, found -1"):
+    with pytest.raises(InvalidInput, match=r"sync_seconds must be at least 0, got -1"):
         RecordStore(tmp_path / "a.jsonl", writable=True, sync_seconds=-1)
     with pytest.raises(FileAccessError, match=r"a\.jsonl cannot be read: No such file"):
         RecordStore(tmp_path / "a.jsonl")
@@ -550,8 +550,8 @@ def test_errors_name_the_path_and_the_reason(tmp_path):
     store = RecordStore(tmp_path / "a.jsonl")
     with pytest.raises(FileAccessError, match=r"not open for writing"):
         store.append(make(1))
-    with pytest.raises(InvalidInput, match=r"key must be that of a record in .*a\.jsonl, found 'abc'"):
+    with pytest.raises(InvalidInput, match=r"key must be that of a record in .*a\.jsonl, got 'abc'"):
         store.record("abc")
-    with pytest.raises(InvalidInput, match=r"one of the record's arrays \(image, witness\), found 'picture'"):
+    with pytest.raises(InvalidInput, match=r"one of the record's arrays \(image, witness\), got 'picture'"):
         store.array(make(0).key, "picture")
     assert "1 records, readable" in repr(store)

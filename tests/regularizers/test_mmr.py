@@ -175,11 +175,11 @@ def test_a_small_budget_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gamma_b": 0.0}, "gamma_b must be a positive number; found 0.0"),
-        ({"gamma_d": math.inf}, "gamma_d must be a positive number; found inf"),
-        ({"k_b": 0}, "k_b must be a whole number in 1..10, the number of faces; found 0"),
+        ({"gamma_b": 0.0}, "gamma_b must be a positive number, got 0.0"),
+        ({"gamma_d": math.inf}, "gamma_d must be a positive number, got inf"),
+        ({"k_b": 0}, "k_b must be a whole number in 1..10, the number of faces, got 0"),
         ({"k_b": 11}, "k_b must be a whole number in 1..10"),
-        ({"k_d": 5}, "k_d must be a whole number in 1..4, the number of classes; found 5"),
+        ({"k_d": 5}, "k_d must be a whole number in 1..4, the number of classes, got 5"),
         ({"k_d": 1.5}, "k_d must be a whole number"),
         ({"p": 0.5}, "p must be a number of at least 1"),
     ],

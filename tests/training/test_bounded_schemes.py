@@ -95,9 +95,9 @@ def test_what_is_left_to_cross_entropy_is_a_share_and_for_bounds_only():
     assert given["adversarial"] is True
     assert {"kappa", "adversarial"}.isdisjoint(TrainConfig(data="digits", scheme="ibp", eps=0.1).to_json())
     for wrong, message in (
-        ({"scheme": "ibp", "kappa": 1.5}, "kappa must be a number from 0 to 1; found 1.5"),
-        ({"scheme": "plain", "kappa": 0.5}, "kappa is for schemes kw, ibp, crown-ibp; found scheme 'plain'"),
-        ({"scheme": "at", "adversarial": True}, "adversarial is for schemes kw, ibp, crown-ibp; found scheme 'at'"),
+        ({"scheme": "ibp", "kappa": 1.5}, "kappa must be a number from 0 to 1, got 1.5"),
+        ({"scheme": "plain", "kappa": 0.5}, "kappa is for schemes kw, ibp, crown-ibp, got scheme 'plain'"),
+        ({"scheme": "at", "adversarial": True}, "adversarial is for schemes kw, ibp, crown-ibp, got scheme 'at'"),
         ({"scheme": "ibp", "adversarial": True}, "kappa must be given and positive"),
     ):
         with pytest.raises(InvalidInput, match=message):
@@ -227,9 +227,9 @@ def test_recipes():
         TrainConfig(scheme="spectral")
     with pytest.raises(InvalidInput, match="eps must be given for p=3"):
         TrainConfig(scheme="kw", p=3)
-    with pytest.raises(InvalidInput, match="train_eps must be a positive number; found 0"):
+    with pytest.raises(InvalidInput, match="train_eps must be a positive number, got 0"):
         TrainConfig(scheme="kw", train_eps=0)
-    with pytest.raises(InvalidInput, match="l1 must be a number >= 0; found -1"):
+    with pytest.raises(InvalidInput, match="l1 must be a number >= 0, got -1"):
         TrainConfig(scheme="rs", l1=-1)
 
 

@@ -201,16 +201,16 @@ def test_an_unwritable_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet; found 'vgg'"),
+        ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"),
         (
             {"scheme": "magic"},
-            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral; found 'magic'",
+            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral, got 'magic'",
         ),
         ({"data": "imagenet"}, "data must be one of"),
-        ({"p": 0.5}, "p must be a number >= 1 or inf; found 0.5"),
-        ({"eps": -0.1}, "eps must be a positive number; found -0.1"),
-        ({"eps": float("nan")}, "eps must be a positive number; found nan"),
-        ({"epochs": 0}, "epochs must be at least 1; found 0"),
+        ({"p": 0.5}, "p must be a number >= 1 or inf, got 0.5"),
+        ({"eps": -0.1}, "eps must be a positive number, got -0.1"),
+        ({"eps": float("nan")}, "eps must be a positive number, got nan"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"rate": float("inf")}, "rate must be a positive number"),
         ({"scheme": "at", "p": 1.0}, "eps must be given for p=1"),

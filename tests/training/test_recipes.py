@@ -72,9 +72,9 @@ def test_what_is_given_comes_first():
         ),
         ({"scheme": "mmr", "p": 3.0, "lam": 1.0}, "gamma must be given"),
         ({"scheme": "mmr+at", "model": "fc10", "lam": 1.0}, "gamma must be given"),
-        ({"scheme": "mmr", "gamma": 0.0}, "gamma must be a positive number; found 0.0"),
-        ({"scheme": "mmr", "lam": -1.0}, "lam must be a number >= 0; found -1.0"),
-        ({"recipe": "best"}, "recipe must be one of table1, tables23; found 'best'"),
+        ({"scheme": "mmr", "gamma": 0.0}, "gamma must be a positive number, got 0.0"),
+        ({"scheme": "mmr", "lam": -1.0}, "lam must be a number >= 0, got -1.0"),
+        ({"recipe": "best"}, "recipe must be one of table1, tables23, got 'best'"),
         ({"scheme": "at", "data": "mnist", "recipe": "tables23"}, "eps must be given"),
     ],
 )

@@ -54,7 +54,7 @@ class APGD(FixedAttack):
         super().__post_init__()
         for name in ("steps", "restarts"):
             if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} of apgd must be at least 1; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of apgd must be at least 1, got {getattr(self, name)}")
 
     def attack(self, net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator) -> Adversarial:
         """Search every ball for a point of another class; an example that is broken is left in peace."""

@@ -47,7 +47,7 @@ class Best(MinimalAttack):
         super().__post_init__()
         if self.members is not None:
             if len(self.members) == 0:
-                raise InvalidInput("members of best must be at least one, or None to choose for the norm; found none")
+                raise InvalidInput("members of best must be at least one, or None to choose for the norm, got none")
             for member in self.members:
                 parse(member, MEMBERS)
 

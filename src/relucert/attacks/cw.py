@@ -51,12 +51,12 @@ class CW(MinimalAttack):
             ("confidence", 0 <= self.confidence < math.inf, "at least 0"),
         ]:
             if not holds:
-                raise InvalidInput(f"{name} of cw must be {rule}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of cw must be {rule}, got {getattr(self, name)}")
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput unless p is 2."""
         if p != 2.0:
-            raise InvalidInput(f"p of cw must be 2; found {p:g}")
+            raise InvalidInput(f"p of cw must be 2, got {p:g}")
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Search for the constants, and keep the nearest points of all runs."""

@@ -50,12 +50,12 @@ class DDN(MinimalAttack):
             ("rate", 0 < self.rate < math.inf, "positive"),
         ]:
             if not holds:
-                raise InvalidInput(f"{name} of ddn must be {rule}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of ddn must be {rule}, got {getattr(self, name)}")
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput unless p is 2."""
         if p != 2.0:
-            raise InvalidInput(f"p of ddn must be 2; found {p:g}")
+            raise InvalidInput(f"p of ddn must be 2, got {p:g}")
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Walk for all steps, and keep the nearest points that were passed."""

@@ -59,7 +59,7 @@ class FAB(MinimalAttack):
             ("stretch", 1 <= self.stretch < math.inf, "at least 1"),
         ]:
             if not holds:
-                raise InvalidInput(f"{name} of fab must be {rule}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of fab must be {rule}, got {getattr(self, name)}")
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Follow the boundaries to all targets at once."""

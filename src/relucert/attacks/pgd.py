@@ -41,7 +41,7 @@ class PGD(FixedAttack):
             ("step", self.step is None or 0 < self.step < float("inf"), "positive"),
         ]:
             if not holds:
-                raise InvalidInput(f"{name} of pgd must be {rule}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of pgd must be {rule}, got {getattr(self, name)}")
 
     @property
     def share(self) -> float:

@@ -57,12 +57,12 @@ class RegionAttack(MinimalAttack):
             ("reach", 0 < self.reach < math.inf, "positive"),
         ]:
             if not holds:
-                raise InvalidInput(f"{name} of region must be {rule}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of region must be {rule}, got {getattr(self, name)}")
 
     def check_norm(self, p: float) -> None:
         """Raise InvalidInput unless p is 1, 2 or inf."""
         if p not in (1.0, 2.0, math.inf):
-            raise InvalidInput(f"p of region must be 1, 2 or inf; found {p:g}")
+            raise InvalidInput(f"p of region must be 1, 2 or inf, got {p:g}")
 
     def search(self, found: Witnesses, generator: torch.Generator) -> None:
         """Start where nothing is known yet with quick attacks, and then go from region to region."""

@@ -58,9 +58,7 @@ class Ball:
     def check(self, x: Float[Tensor, " batch *input"]) -> None:
         """Raise InvalidInput unless x is a batch of finite numbers inside the box, as long as eps."""
         if x.ndim < 2 or x.dtype not in (torch.float32, torch.float64):
-            raise InvalidInput(
-                f"x must be a float32 or float64 tensor (batch, *input), found {x.dtype} {tuple(x.shape)}"
-            )
+            raise InvalidInput(f"x must be a float32 or float64 tensor (batch, *input), got {x.dtype} {tuple(x.shape)}")
         self._radii(x)
         _refuse(~x.isfinite(), x, "x must be finite")
         lower, upper = self.bounds(x)
@@ -135,7 +133,7 @@ class Ball:
         """
         self.check(x)
         if z.shape != x.shape:
-            raise InvalidInput(f"z must have the shape {tuple(x.shape)} of x, found {tuple(z.shape)}")
+            raise InvalidInput(f"z must have the shape {tuple(x.shape)} of x, got {tuple(z.shape)}")
         _refuse(~z.isfinite(), z, "z must be finite")
         x, z = x.detach(), z.detach().to(x.dtype)
         outside = (~self.contains(x, z)).nonzero().squeeze(-1)
@@ -161,7 +159,7 @@ class Ball:
         self.check(x)
         many = 1 if count is None else count
         if many < 0:
-            raise InvalidInput(f"count must be at least 0, found {count}")
+            raise InvalidInput(f"count must be at least 0, got {count}")
         x, (lower, upper) = x.detach(), self.bounds(x)
         below, above = (x.double() - lower.double()).flatten(1), (upper.double() - x.double()).flatten(1)
         radius = torch.minimum(self._radii(x), norm(torch.maximum(below, above), self.p))
@@ -199,7 +197,7 @@ class Ball:
         many = rows.unsqueeze(1) if single else rows
         if many.shape[:1] + many.shape[2:] != x.shape or rows.dtype != x.dtype:
             raise InvalidInput(
-                f"rows must be {x.dtype} (batch, rows, *input) for x {tuple(x.shape)}, found {rows.dtype} {tuple(rows.shape)}"
+                f"rows must be {x.dtype} (batch, rows, *input) for x {tuple(x.shape)}, got {rows.dtype} {tuple(rows.shape)}"
             )
         x, radii = x.detach(), self._radii(x)
         below, above = (None, None) if self.box is None else self.rooms(x)
@@ -222,7 +220,7 @@ class Ball:
         elif not isinstance(index, slice):
             index = torch.as_tensor(index)
             if index.ndim != 1 or index.is_floating_point():
-                raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), found {index!r}")
+                raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), got {index!r}")
         eps = _picked(self.eps, index) if isinstance(self.eps, Tensor) else self.eps
         tensors = self.box is not None and any(isinstance(side, Tensor) for side in self.box)
         return replace(self, eps=eps, _picks=(*self._picks, index) if tensors else ())
@@ -259,7 +257,7 @@ class Ball:
             sides = self.box
             if any(isinstance(side, Tensor) for side in sides):
                 if x is None:
-                    raise InvalidInput(f"x must be given to describe a box of tensors, found None for {self!r}")
+                    raise InvalidInput(f"x must be given to describe a box of tensors, got None for {self!r}")
                 sides = tuple(side[index] for side in self.bounds(x))
             box = [_described(side) for side in sides]
         return {"p": _described(self.p), "eps": _described(eps), "box": box}
@@ -269,9 +267,7 @@ class Ball:
         if not isinstance(self.eps, Tensor):
             return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)
         if len(self.eps) != len(x):
-            raise InvalidInput(
-                f"eps must be one number or one for each of the {len(x)} examples, found {len(self.eps)}"
-            )
+            raise InvalidInput(f"eps must be one number or one for each of the {len(x)} examples, got {len(self.eps)}")
         return self.eps.to(x.device, torch.float64)
 
     def _side(self, side: float | Tensor, x: Tensor) -> Tensor:
@@ -283,7 +279,7 @@ class Ball:
         try:
             return side.expand(x.shape)
         except RuntimeError as error:
-            raise InvalidInput(f"box must broadcast to x {tuple(x.shape)}, found {tuple(side.shape)}") from error
+            raise InvalidInput(f"box must broadcast to x {tuple(x.shape)}, got {tuple(side.shape)}") from error
 
 
 def _checked_eps(eps: Any) -> float | Tensor:
@@ -291,14 +287,14 @@ def _checked_eps(eps: Any) -> float | Tensor:
     try:
         value = eps.detach() if isinstance(eps, Tensor) else torch.as_tensor(eps, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"eps must be a number or one number for each example, found {eps!r}") from error
+        raise InvalidInput(f"eps must be a number or one number for each example, got {eps!r}") from error
     if value.ndim > 1:
-        raise InvalidInput(f"eps must be a number or one number for each example, found the shape {tuple(value.shape)}")
+        raise InvalidInput(f"eps must be a number or one number for each example, got the shape {tuple(value.shape)}")
     if not value.is_floating_point():
         value = value.double()
     if not bool((value >= 0).all()):  # also refuses NaN
         raise InvalidInput(
-            f"eps must be at least 0, found {value[~(value >= 0)][0].item() if value.ndim else value.item()}"
+            f"eps must be at least 0, got {value[~(value >= 0)][0].item() if value.ndim else value.item()}"
         )
     return value if value.ndim else value.item()
 
@@ -308,16 +304,16 @@ def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
     if box is None:
         return None
     if not isinstance(box, tuple | list) or len(box) != 2:
-        raise InvalidInput(f"box must be None, two numbers or two tensors, found {box!r}")
+        raise InvalidInput(f"box must be None, two numbers or two tensors, got {box!r}")
     try:
         sides = [side.detach() if isinstance(side, Tensor) else float(side) for side in box]
         lower, upper = (torch.as_tensor(side, dtype=torch.float64) for side in sides)
         wrong = ~(lower <= upper)  # also refuses NaN
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"box must be None, two numbers or two tensors that broadcast, found {box!r}") from error
+        raise InvalidInput(f"box must be None, two numbers or two tensors that broadcast, got {box!r}") from error
     if bool(wrong.any()):
         low, high = (side.expand(wrong.shape)[wrong][0].item() for side in (lower, upper))
-        raise InvalidInput(f"box must have lower <= upper, found lower {low} and upper {high}")
+        raise InvalidInput(f"box must have lower <= upper, got lower {low} and upper {high}")
     return sides[0], sides[1]
 
 
@@ -325,7 +321,7 @@ def _refuse(wrong: Tensor, values: Tensor, rule: str) -> None:
     """Raise an error that names the first wrong value and its example."""
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
-        raise InvalidInput(f"{rule}, found {values[tuple(place)].item()} in example {place[0]}")
+        raise InvalidInput(f"{rule}, got {values[tuple(place)].item()} in example {place[0]}")
 
 
 def _picked(values: Tensor, index: Index) -> Tensor:

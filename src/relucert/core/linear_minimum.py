@@ -64,7 +64,7 @@ def linear_minimum(
     """
     p = check_p(p)
     if max_iterations < 0:
-        raise InvalidInput(f"max_iterations must be at least 0, found {max_iterations}")
+        raise InvalidInput(f"max_iterations must be at least 0, got {max_iterations}")
     if below is None or above is None or math.prod(rows.shape[2:]) == 0:
         return _unboxed(rows, p, eps.to(rows), offset)
     flat, shape = rows.flatten(2), rows.shape

@@ -69,17 +69,15 @@ def parse(method: str | Method, registry: Mapping[str, type[AnyMethod]]) -> AnyM
         for kind in registry.values():
             if isinstance(method, kind):
                 return method
-        raise InvalidInput(f"method must be one of {known}, found an instance of {type(method).__name__}")
+        raise InvalidInput(f"method must be one of {known}, got an instance of {type(method).__name__}")
     if not isinstance(method, str):
-        raise InvalidInput(
-            f"method must be a name, a text like 'name(parameter=value)' or an instance, found {method!r}"
-        )
+        raise InvalidInput(f"method must be a name, a text like 'name(parameter=value)' or an instance, got {method!r}")
     match = _TEXT.fullmatch(method.strip())
     if match is None:
-        raise InvalidInput(f"method must read 'name' or 'name(parameter=value, ...)', found {method!r}")
+        raise InvalidInput(f"method must read 'name' or 'name(parameter=value, ...)', got {method!r}")
     name, arguments = match.groups()
     if name not in registry:
-        raise InvalidInput(f"method must be one of {known}, found {name!r}")
+        raise InvalidInput(f"method must be one of {known}, got {name!r}")
     kind = registry[name]
     values = _arguments(method, arguments) if arguments else {}
     hints = _parameters(kind)
@@ -88,7 +86,7 @@ def parse(method: str | Method, registry: Mapping[str, type[AnyMethod]]) -> AnyM
             raise InvalidInput(f"{name} has no parameter {parameter!r}; it has {', '.join(sorted(hints)) or 'none'}")
     required = {f.name for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING}
     if missing := sorted(required - values.keys()):
-        raise InvalidInput(f"{name} needs a value for {', '.join(missing)}, found {method!r}")
+        raise InvalidInput(f"{name} needs a value for {', '.join(missing)}, got {method!r}")
     return kind(**{p: _fit(name, p, value, hints[p]) for p, value in values.items()})
 
 
@@ -102,11 +100,11 @@ def _arguments(whole: str, arguments: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"method{arguments}", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInput(f"method must read 'name(parameter=value, ...)', found {whole!r}") from error
+        raise InvalidInput(f"method must read 'name(parameter=value, ...)', got {whole!r}") from error
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-        raise InvalidInput(f"method must read 'name(parameter=value, ...)', found {whole!r}")
+        raise InvalidInput(f"method must read 'name(parameter=value, ...)', got {whole!r}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise InvalidInput(f"parameters of a method are given by name, 'parameter=value', found {whole!r}")
+        raise InvalidInput(f"parameters of a method are given by name, 'parameter=value', got {whole!r}")
     values: dict[str, Any] = {}
     for keyword in call.keywords:
         parameter = str(keyword.arg)
@@ -132,7 +130,7 @@ def _value(parameter: str, node: ast.expr) -> Any:
             pass
     raise InvalidInput(
         f"{parameter} must be a number, inf, True, False, None, a quoted string or a tuple of these, "
-        f"found {ast.unparse(node)}"
+        f"got {ast.unparse(node)}"
     )
 
 
@@ -140,7 +138,7 @@ def _fit(name: str, parameter: str, value: Any, hint: Any) -> Any:
     """`value` as exactly the type that the annotation `hint` asks for, or an error that names parameter and value."""
     fitted = _fitted(value, hint)
     if fitted is _MISFIT:
-        raise InvalidInput(f"{parameter} of {name} must be {_describe(hint)}, found {value!r}")
+        raise InvalidInput(f"{parameter} of {name} must be {_describe(hint)}, got {value!r}")
     return fitted
 
 

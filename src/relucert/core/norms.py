@@ -17,7 +17,7 @@ def check_p(p: float | int | str) -> float:
     >>> check_p(2), check_p("inf")
     (2.0, inf)
     """
-    rule = f"p must be a number of at least 1 or inf, found {p!r}"
+    rule = f"p must be a number of at least 1 or inf, got {p!r}"
     if isinstance(p, bool):
         raise InvalidInput(rule)
     try:
@@ -54,7 +54,7 @@ def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Fl
     """
     p = check_p(p)
     if not 0 <= batch_dims < max(v.ndim, 1):
-        raise InvalidInput(f"batch_dims must be at least 0 and below the {v.ndim} dimensions of v, found {batch_dims}")
+        raise InvalidInput(f"batch_dims must be at least 0 and below the {v.ndim} dimensions of v, got {batch_dims}")
     flat = v.flatten(batch_dims)
     if flat.shape[-1] == 0:
         return flat.sum(-1)

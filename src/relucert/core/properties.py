@@ -30,20 +30,20 @@ class Property:
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 3 or self.rows.shape[1] == 0:
-            raise InvalidInput(f"rows must have shape (batch, specs >= 1, classes), found {tuple(self.rows.shape)}")
+            raise InvalidInput(f"rows must have shape (batch, specs >= 1, classes), got {tuple(self.rows.shape)}")
         if self.offsets.shape != self.rows.shape[:2]:
             raise InvalidInput(
-                f"offsets must have shape (batch, specs) = {tuple(self.rows.shape[:2])}, found {tuple(self.offsets.shape)}"
+                f"offsets must have shape (batch, specs) = {tuple(self.rows.shape[:2])}, got {tuple(self.offsets.shape)}"
             )
         for name in ("rows", "offsets"):
             values = getattr(self, name)
             if not values.is_floating_point():
-                raise InvalidInput(f"{name} must have a floating-point dtype, found {values.dtype}")
+                raise InvalidInput(f"{name} must have a floating-point dtype, got {values.dtype}")
             if not values.isfinite().all():
-                raise InvalidInput(f"{name} must be finite, found {values[~values.isfinite()][0].item()}")
+                raise InvalidInput(f"{name} must be finite, got {values[~values.isfinite()][0].item()}")
         if (self.rows.dtype, self.rows.device) != (self.offsets.dtype, self.offsets.device):
             raise InvalidInput(
-                "rows and offsets must share dtype and device, found "
+                "rows and offsets must share dtype and device, got "
                 f"{self.rows.dtype} on {self.rows.device} and {self.offsets.dtype} on {self.offsets.device}"
             )
 
@@ -60,7 +60,7 @@ class Property:
         if logits.shape[-2:] != (len(self), self.classes):
             raise InvalidInput(
                 f"logits must have shape (..., batch, classes) = (..., {len(self)}, {self.classes}), "
-                f"found {tuple(logits.shape)}"
+                f"got {tuple(logits.shape)}"
             )
         dtype = torch.promote_types(self.rows.dtype, logits.dtype)
         product = self.rows.to(dtype) @ logits.to(dtype).unsqueeze(-1)
@@ -95,7 +95,7 @@ def class_stays(
     dtype and device default to torch's default dtype and the device of `y`.
     """
     if classes < 2:
-        raise InvalidInput(f"classes must be at least 2, found {classes}")
+        raise InvalidInput(f"classes must be at least 2, got {classes}")
     _check_classes("y", y, classes, ndim=1)
     others = torch.arange(classes - 1, device=y.device)
     return _differences(y, others + (others >= y[:, None]), classes, dtype, device)
@@ -117,12 +117,12 @@ def against(
     _check_classes("y", y, classes, ndim=1)
     _check_classes("targets", targets, classes, ndim=2)
     if targets.shape[0] != y.shape[0]:
-        raise InvalidInput(f"targets must have shape (batch, specs) with batch {len(y)}, found {tuple(targets.shape)}")
+        raise InvalidInput(f"targets must have shape (batch, specs) with batch {len(y)}, got {tuple(targets.shape)}")
     same = targets.to(y.device) == y[:, None]
     if same.any():
         example, column = same.nonzero()[0].tolist()
         raise InvalidInput(
-            f"targets must differ from y, found targets[{example}, {column}] = y[{example}] = {int(y[example])}"
+            f"targets must differ from y, got targets[{example}, {column}] = y[{example}] = {int(y[example])}"
         )
     return _differences(y, targets.to(y.device), classes, dtype, device)
 
@@ -139,12 +139,12 @@ def _differences(
 def _check_classes(name: str, labels: Tensor, classes: int, *, ndim: int) -> None:
     if labels.ndim != ndim:
         shape = "(batch,)" if ndim == 1 else "(batch, specs)"
-        raise InvalidInput(f"{name} must have shape {shape}, found {tuple(labels.shape)}")
+        raise InvalidInput(f"{name} must have shape {shape}, got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InvalidInput(f"{name} must hold integers, found {labels.dtype}")
+        raise InvalidInput(f"{name} must hold integers, got {labels.dtype}")
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         where = outside.nonzero()[0].tolist()
         raise InvalidInput(
-            f"{name} must lie in 0 to {classes - 1}, found {int(labels[tuple(where)])} at index {', '.join(map(str, where))}"
+            f"{name} must lie in 0 to {classes - 1}, got {int(labels[tuple(where)])} at index {', '.join(map(str, where))}"
         )

@@ -26,11 +26,11 @@ class _Batch:
         """The results of some examples, again as a batch: an integer (a batch of one), a slice, a mask or positions."""
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
-                raise IndexError(f"index must be within the batch of {len(self)}, found {index}")
+                raise IndexError(f"index must be within the batch of {len(self)}, got {index}")
             index = slice(index % len(self), index % len(self) + 1)
         positions = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
         if positions.ndim != 1:
-            raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), found {index!r}")
+            raise InvalidInput(f"index must be an integer, a slice, a mask or positions (n,), got {index!r}")
         return type(self)(**{name: _pick(values, positions) for name, values in self._entries().items()})
 
     def _entries(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Certificate(_Batch):
         for example, (verdict, claim) in enumerate(zip(self.verdict, self.claim, strict=True)):
             if claim and Verdict(verdict) is not Verdict.UNKNOWN:
                 raise InvalidInput(
-                    f"claim must be empty unless the verdict is unknown, found {claim!r} in example {example}"
+                    f"claim must be empty unless the verdict is unknown, got {claim!r} in example {example}"
                 )
         for name in ("margin", "seconds"):
             _check_numbers(name, getattr(self, name), batch)
@@ -193,9 +193,7 @@ def meets(lower: Float[Tensor, " batch"], upper: Float[Tensor, " batch"]) -> Boo
     tensor([ True, False])
     """
     if lower.dtype not in _TOLERANCE or upper.dtype != lower.dtype:
-        raise InvalidInput(
-            f"lower and upper must both be float32 or both float64, found {lower.dtype} and {upper.dtype}"
-        )
+        raise InvalidInput(f"lower and upper must both be float32 or both float64, got {lower.dtype} and {upper.dtype}")
     # In float64, because 1 + tol is not a float32.
     return upper.double() <= lower.double() * (1 + _TOLERANCE[lower.dtype])
 
@@ -210,7 +208,7 @@ def concatenate(results: Sequence[AnyBatch]) -> AnyBatch:
     kinds = {type(result) for result in results}
     if len(kinds) != 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
-        raise InvalidInput(f"results must be at least one, all of one kind, found {names}")
+        raise InvalidInput(f"results must be at least one, all of one kind, got {names}")
     kind = kinds.pop()
     parts = [result._entries() for result in results]
     lengths = [len(result) for result in results]
@@ -256,7 +254,7 @@ def _keep_witnesses(result: RadiusInterval | Certificate, found: Tensor, rule: s
         return
     if witness.ndim < 2 or len(witness) != len(found):
         raise InvalidInput(
-            f"witness must have shape (batch, *input) with batch {len(found)}, found {tuple(witness.shape)}"
+            f"witness must have shape (batch, *input) with batch {len(found)}, got {tuple(witness.shape)}"
         )
     _refuse(f"witness must be finite where {rule}", found & ~_finite_rows(witness))
     if not found.all():
@@ -270,32 +268,32 @@ def _finite_rows(x: Tensor) -> Tensor:
 
 def _check_shape(name: str, values: Tensor, batch: int) -> None:
     if values.shape != (batch,):
-        raise InvalidInput(f"{name} must have shape (batch,) = ({batch},), found {tuple(values.shape)}")
+        raise InvalidInput(f"{name} must have shape (batch,) = ({batch},), got {tuple(values.shape)}")
 
 
 def _check_numbers(name: str, values: Tensor, batch: int) -> None:
     _check_shape(name, values, batch)
     if not values.is_floating_point():
-        raise InvalidInput(f"{name} must have a floating-point dtype, found {values.dtype}")
+        raise InvalidInput(f"{name} must have a floating-point dtype, got {values.dtype}")
     _refuse(f"{name} must not be NaN", values.isnan())
 
 
 def _check_mask(name: str, values: Tensor, batch: int) -> None:
     _check_shape(name, values, batch)
     if values.dtype != torch.bool:
-        raise InvalidInput(f"{name} must have dtype bool, found {values.dtype}")
+        raise InvalidInput(f"{name} must have dtype bool, got {values.dtype}")
 
 
 def _check_length(name: str, values: Any, batch: int) -> None:
     if not isinstance(values, list) or len(values) != batch:
-        raise InvalidInput(f"{name} must be a list with one entry for each of {batch} examples, found {values!r}")
+        raise InvalidInput(f"{name} must be a list with one entry for each of {batch} examples, got {values!r}")
 
 
 def _refuse(rule: str, wrong: Tensor, **values: Tensor) -> None:
     if wrong.any():
         example = int(wrong.nonzero()[0])
         found = "".join(f", {name} {value[example].item()!r}" for name, value in values.items())
-        raise InvalidInput(f"{rule}, found example {example}{found}")
+        raise InvalidInput(f"{rule}, got example {example}{found}")
 
 
 def _examples(result: _Batch) -> str:

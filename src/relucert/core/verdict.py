@@ -20,4 +20,4 @@ class Verdict(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Verdict:
-        raise InvalidInput(f"verdict must be one of {', '.join(cls)}, found {value!r}")
+        raise InvalidInput(f"verdict must be one of {', '.join(cls)}, got {value!r}")

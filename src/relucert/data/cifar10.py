@@ -53,7 +53,7 @@ def _batch(content: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
         raise DamagedData(f"{what} is not a batch of CIFAR-10: {error!r}") from error
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise DamagedData(f"{what}: data must be uint8 of shape (N, 3072); found {found}")
+        raise DamagedData(f"{what}: data must be uint8 of shape (N, 3072), got {found}")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(label) is int for label in labels):
         raise DamagedData(f"{what}: labels must be a list of {len(data)} integers")
     # A row is the red plane, the green one, the blue one.

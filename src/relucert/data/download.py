@@ -46,10 +46,10 @@ def verify(archive: Archive, path: Path) -> None:
         size = os.fstat(file.fileno()).st_size
         digits = hashlib.file_digest(file, lambda: _hasher(archive)).hexdigest()
     if size != archive.size:
-        raise DamagedData(f"{path} must have {archive.size} bytes; found {size}; delete it to have it downloaded")
+        raise DamagedData(f"{path} must have {archive.size} bytes, got {size}; delete it to have it downloaded")
     if digits != archive.digest.partition(":")[2]:
         raise DamagedData(
-            f"{path} must have the digest {archive.digest}; found {digits}; delete it to have it downloaded"
+            f"{path} must have the digest {archive.digest}, got {digits}; delete it to have it downloaded"
         )
 
 

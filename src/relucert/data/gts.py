@@ -37,7 +37,7 @@ def _table(archive: zipfile.ZipFile, path: Path, name: str) -> list[tuple[str, i
 def _images(archive: zipfile.ZipFile, path: Path, names: list[str], spec: Spec, split: str) -> np.ndarray:
     """Images (N, 32, 32, 3) of the named members; there must be as many as the data set has."""
     if len(names) != spec.count(split):
-        raise DamagedData(f"{path} must list {spec.count(split)} images; found {len(names)}")
+        raise DamagedData(f"{path} must list {spec.count(split)} images, got {len(names)}")
     channels, height, width = spec.input_shape
     images = np.empty((len(names), height, width, channels), np.uint8)
     with progress(f"reading {spec.name} ({split})", len(names)) as at:
@@ -63,7 +63,7 @@ def read(spec: Spec, files: Mapping[str, Path]) -> dict[str, np.ndarray]:
             folder = f"GTSRB/Final_Training/Images/{label:05d}"
             for name, stated in _table(archive, training, f"{folder}/GT-{label:05d}.csv"):
                 if stated != label:
-                    raise DamagedData(f"{training}: {folder}/{name} must be of class {label}; found {stated}")
+                    raise DamagedData(f"{training}: {folder}/{name} must be of class {label}, got {stated}")
                 names.append(f"{folder}/{name}")
                 labels.append(label)
         arrays["x_train"] = _images(archive, training, names, spec, "train")

@@ -37,7 +37,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; its header is another one")
     if len(content) != size:
         found = f"only {len(content)}" if len(content) < size else "more"
-        raise DamagedData(f"{path} must unpack to {size} bytes; found {found}")
+        raise DamagedData(f"{path} must unpack to {size} bytes, got {found}")
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
 
 

@@ -27,16 +27,16 @@ def _header(archive: zipfile.ZipFile, path: Path, key: str) -> tuple[tuple[int, 
         info = archive.getinfo(f"{key}.npy")
     except KeyError:
         found = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
-        raise DamagedData(f"{path} must hold the array {key}; found {found or 'nothing'}") from None
+        raise DamagedData(f"{path} must hold the array {key}, got {found or 'nothing'}") from None
     with archive.open(info) as file:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         version = np.lib.format.read_magic(file)
         if version not in read:
-            raise DamagedData(f"{path}: {key} must be an array in numpy's format 1.0 or 2.0; found {version}")
+            raise DamagedData(f"{path}: {key} must be an array in numpy's format 1.0 or 2.0, got {version}")
         shape, _, dtype = read[version](file)
         expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
     if info.file_size != expected:
-        raise DamagedData(f"{path}: {key} must take {expected} bytes; found {info.file_size}")
+        raise DamagedData(f"{path}: {key} must take {expected} bytes, got {info.file_size}")
     return shape, dtype
 
 
@@ -47,16 +47,16 @@ def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], d
     tail, kind = (image, "uint8") if key.startswith("x") else ((), "int64")
     wanted = (spec.count(key[2:]), *tail)
     if tuple(shape) != wanted:
-        raise DamagedData(f"{source}: {key} of {spec.name} must have shape {wanted}; found {tuple(shape)}")
+        raise DamagedData(f"{source}: {key} of {spec.name} must have shape {wanted}, got {tuple(shape)}")
     if dtype != np.dtype(kind):
-        raise DamagedData(f"{source}: {key} of {spec.name} must be {kind}; found {dtype}")
+        raise DamagedData(f"{source}: {key} of {spec.name} must be {kind}, got {dtype}")
 
 
 def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> None:
     """Raise DamagedData unless every label is a class."""
     low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
     if low < 0 or high >= spec.classes:
-        raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}; found {low}..{high}")
+        raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}")
 
 
 def check(path: Path, spec: Spec) -> None:

@@ -247,4 +247,4 @@ def spec_of(name: str) -> Spec:
     try:
         return SPECS[name]
     except (KeyError, TypeError):
-        raise InvalidInput(f"name must be one of {', '.join(SPECS)}; found {name!r}") from None
+        raise InvalidInput(f"name must be one of {', '.join(SPECS)}, got {name!r}") from None

@@ -35,5 +35,5 @@ def member(archive: zipfile.ZipFile, path: Path, name: str, *, largest: int) -> 
     except KeyError:
         raise DamagedData(f"{path} must hold {name}") from None
     if info.file_size > largest:
-        raise DamagedData(f"{path}: {name} must have at most {largest} bytes; found {info.file_size}")
+        raise DamagedData(f"{path}: {name} must have at most {largest} bytes, got {info.file_size}")
     return archive.read(info)

@@ -33,7 +33,7 @@ class PointsConfig:
         object.__setattr__(self, "p", float(self.p))
         for name, holds, rule in self.rules():
             if not holds:
-                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+                raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
 
     def rules(self) -> Rules:
         """What must hold: the names of parameters, whether it does, and how it is said."""

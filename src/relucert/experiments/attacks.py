@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> None:
     """Find out what is missing, or about the named networks, and write the page."""
     there = [name for name, config in configurations().items() if (config.folder / MODEL_FILE).exists()]
     if not set(arguments) <= set(there):
-        raise InvalidInput(f"names must be among {', '.join(there)}; found {' '.join(arguments)!r}")
+        raise InvalidInput(f"names must be among {', '.join(there)}, got {' '.join(arguments)!r}")
     known = {}
     for name in there:
         file = FOLDER / name / FIGURES

@@ -136,7 +136,7 @@ def page(found: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> None:
     """Compute all figures, and write the page."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
-        raise InvalidInput(f"usage: FOLDER, which has the networks of others; found {' '.join(arguments)!r}")
+        raise InvalidInput(f"usage: FOLDER, which has the networks of others, got {' '.join(arguments)!r}")
     folder = Path(arguments[0])
     found: dict[str, Any] = {"kw": [], "ladder": {}}
     for case in CASES:

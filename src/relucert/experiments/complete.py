@@ -76,7 +76,7 @@ def checkpoint(case: Case, folder: Path) -> Path:
         return Path(case.model)
     source = folder / case.model
     if not source.exists():
-        raise InvalidInput(f"FOLDER must hold {case.model}; found no such file in {folder}")
+        raise InvalidInput(f"FOLDER must hold {case.model}, got no such file in {folder}")
     target = RUNS / "published" / f"{'-'.join(Path(case.model).with_suffix('').parts)}.safetensors"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> None:
     """Decide what is asked for, or everything, and write the page."""
     if not arguments or not Path(arguments[0]).is_dir() or not set(arguments[1:]) <= set(CASES):
         raise InvalidInput(
-            f"usage: FOLDER [NAME ...], where NAME is one of {', '.join(CASES)}; found {' '.join(arguments)!r}"
+            f"usage: FOLDER [NAME ...], where NAME is one of {', '.join(CASES)}, got {' '.join(arguments)!r}"
         )
     for name in arguments[1:] or CASES:
         decided(name, Path(arguments[0]))

@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> None:
     verb, names = (arguments[0] if arguments else "", arguments[1:])
     if verb not in ("train", "evaluate") or not set(names) <= set(known):
         raise InvalidInput(
-            f"usage: train [NAME ...] or evaluate, where NAME is one of {', '.join(known)}; found {' '.join(arguments)!r}"
+            f"usage: train [NAME ...] or evaluate, where NAME is one of {', '.join(known)}, got {' '.join(arguments)!r}"
         )
     if verb == "train":
         for name in names or known:

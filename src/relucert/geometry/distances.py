@@ -147,7 +147,7 @@ def nearest_faces(
     """The k smallest distances d_B^1 <= ... <= d_B^k (equation 4 of the paper) and the faces they belong to."""
     found = face_distances(region, margins, p, budget)
     if not 1 <= k <= found.shape[1]:
-        raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of faces; found {k}")
+        raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of faces, got {k}")
     nearest, places = found.topk(k, largest=False, sorted=True)
     return nearest, places
 

@@ -78,7 +78,7 @@ def hyperplane_distance(
     if rows.shape[:1] + rows.shape[2:] != x.shape or margin.shape != rows.shape[:2]:
         raise InvalidInput(
             f"rows and margin must be (batch, rows, *input) and (batch, rows) for x {tuple(x.shape)}, "
-            f"found {tuple(rows.shape)} and {tuple(margin.shape)}"
+            f"got {tuple(rows.shape)} and {tuple(margin.shape)}"
         )
     lower, upper = ball.bounds(x)
     centre, flat = x.detach().double().flatten(1), rows.detach().flatten(2)

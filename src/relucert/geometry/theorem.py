@@ -45,9 +45,9 @@ class Region(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.regions is not None and self.regions < 1:
-            raise InvalidInput(f"regions of region must be at least 1, or None for no limit; found {self.regions}")
+            raise InvalidInput(f"regions of region must be at least 1, or None for no limit, got {self.regions}")
         if self.budget < 2**20:
-            raise InvalidInput(f"budget of region must be at least {2**20} bytes; found {self.budget}")
+            raise InvalidInput(f"budget of region must be at least {2**20} bytes, got {self.budget}")
 
     def radius(
         self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any

@@ -26,5 +26,5 @@ def load(path: str | Path) -> Network:
     if path.suffix == ".mat":
         return load_mat(path)
     raise CheckpointError(
-        f"{path} must be a run's folder, a .safetensors checkpoint or a .mat file; found {path.suffix!r}"
+        f"{path} must be a run's folder, a .safetensors checkpoint or a .mat file, got {path.suffix!r}"
     )

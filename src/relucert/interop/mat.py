@@ -40,9 +40,7 @@ def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
         module, shape = _fc1(path, {key: arrays[key] for key in FC1_KEYS}, input_shape)
     else:
         found = ", ".join(sorted(arrays)) or "nothing"
-        raise CheckpointError(
-            f"{path} must hold the keys {', '.join(CNN_KEYS)} or {', '.join(FC1_KEYS)}; found {found}"
-        )
+        raise CheckpointError(f"{path} must hold the keys {', '.join(CNN_KEYS)} or {', '.join(FC1_KEYS)}, got {found}")
     return Network(module, shape).eval()
 
 
@@ -105,7 +103,7 @@ def _fill(path: Path, module: nn.Module, weights: list[Array], biases: list[Arra
             if tuple(weight.shape) != tuple(layer.weight.shape) or bias.size != weight.shape[0]:
                 raise CheckpointError(
                     f"{path} is not the paper's architecture: expected weights {tuple(layer.weight.shape)} (and a bias for "
-                    f"each row), found {weight.shape} and {bias.shape}"
+                    f"each row), got {weight.shape} and {bias.shape}"
                 )
             layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
             assert layer.bias is not None

@@ -44,7 +44,7 @@ def mlp(input_shape: Shape, classes: int, hidden: Sequence[int]) -> nn.Sequentia
 def cnn(input_shape: Shape, classes: int, filters: Sequence[int] = (16, 32), hidden: int = 100) -> nn.Sequential:
     """Strided convolutions, then one hidden layer."""
     if len(input_shape) != 3:
-        raise InvalidInput(f"input_shape of a CNN must be (channels, height, width); found {tuple(input_shape)}")
+        raise InvalidInput(f"input_shape of a CNN must be (channels, height, width), got {tuple(input_shape)}")
     channels, height, width = input_shape
     layers: list[nn.Module] = []
     for count in filters:
@@ -121,7 +121,7 @@ def build(
     4804
     """
     if name not in ARCHITECTURES:
-        raise InvalidInput(f"model must be one of {', '.join(ARCHITECTURES)}; found {name!r}")
+        raise InvalidInput(f"model must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
     with torch.random.fork_rng(devices=[]):  # torch initialises layers from its global generator: leave that as it was
         module = ARCHITECTURES[name](input_shape, classes)
     initialise(module, torch.Generator().manual_seed(seed))

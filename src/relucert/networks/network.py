@@ -40,7 +40,7 @@ class Network(nn.Module):
     def __init__(self, module: nn.Module, input_shape: Sequence[int], mean: Numbers = None, std: Numbers = None):
         super().__init__()
         if not isinstance(module, nn.Module):
-            raise InvalidInput(f"module must be an nn.Module; found {type(module).__name__}")
+            raise InvalidInput(f"module must be an nn.Module, got {type(module).__name__}")
         if isinstance(module, Network):
             raise InvalidInput("module is already a Network")
         self.input_shape = _checked_shape(input_shape)
@@ -49,12 +49,12 @@ class Network(nn.Module):
         kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
         if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
             found = ", ".join(sorted(str(kind) for kind in kinds))
-            raise InvalidInput(f"module must hold its weights in one dtype, float32 or float64; found {found}")
+            raise InvalidInput(f"module must hold its weights in one dtype, float32 or float64, got {found}")
         like = torch.zeros((), dtype=next(iter(kinds), torch.float32), device=tensors[0].device if tensors else None)
         self.register_buffer("mean", _channels("mean", mean, self.input_shape, like))
         self.register_buffer("std", _channels("std", std, self.input_shape, like))
         if self.std is not None and not bool((self.std > 0).all()):
-            raise InvalidInput(f"std must be positive; found {self.std.flatten().tolist()}")
+            raise InvalidInput(f"std must be positive, got {self.std.flatten().tolist()}")
         self.register_buffer("_like", like, persistent=False)
         self.graph = trace(
             module,
@@ -64,7 +64,7 @@ class Network(nn.Module):
             like,
         )
         if self.classes < 2:
-            raise InvalidInput(f"module must have at least two logits; found {self.classes}")
+            raise InvalidInput(f"module must have at least two logits, got {self.classes}")
         self._overwrites_input = False
         self._compare()
 
@@ -136,32 +136,32 @@ class Network(nn.Module):
         """Raise a clear error unless x is a batch of finite inputs, and y a label for each of them."""
         if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.input_shape or x.dim() != len(self.input_shape) + 1:
             found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise InvalidInput(f"x must be a batch of inputs of shape {self.input_shape}; found {found}")
+            raise InvalidInput(f"x must be a batch of inputs of shape {self.input_shape}, got {found}")
         if x.dtype != self.dtype:
-            raise InvalidInput(f"x must have the network's dtype {self.dtype}; found {x.dtype}")
+            raise InvalidInput(f"x must have the network's dtype {self.dtype}, got {x.dtype}")
         if x.device != self.device:
-            raise InvalidInput(f"x must be on the network's device {self.device}; found {x.device}")
+            raise InvalidInput(f"x must be on the network's device {self.device}, got {x.device}")
         finite = torch.isfinite(x).flatten(1).all(1)
         if not bool(finite.all()):
-            raise InvalidInput(f"x must be finite; found NaN or infinity in example {int((~finite).nonzero()[0])}")
+            raise InvalidInput(f"x must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}")
         if y is None:
             return
         if not isinstance(y, Tensor) or y.dim() != 1 or len(y) != len(x):
             found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise InvalidInput(f"y must hold one label for each of the {len(x)} examples; found {found}")
+            raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}")
         if y.is_floating_point() or y.dtype == torch.bool:
-            raise InvalidInput(f"y must hold whole numbers; found dtype {y.dtype}")
+            raise InvalidInput(f"y must hold whole numbers, got dtype {y.dtype}")
         wrong = (y < 0) | (y >= self.classes)
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0])
-            raise InvalidInput(f"y must lie in 0..{self.classes - 1}; found {int(y[place])} at example {place}")
+            raise InvalidInput(f"y must lie in 0..{self.classes - 1}, got {int(y[place])} at example {place}")
 
     def require_eval(self, purpose: str) -> None:
         """Raise unless the network and all its parts are in eval mode."""
         for name, part in self.named_modules():
             if part.training:
                 raise WrongMode(
-                    f"{purpose} needs the network in eval mode (call net.eval()); found {name or 'it'} in train mode"
+                    f"{purpose} needs the network in eval mode (call net.eval()), got {name or 'it'} in train mode"
                 )
 
     # What it was checked for.
@@ -205,7 +205,7 @@ def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     except (TypeError, ValueError):
         sizes = ()
     if not sizes or any(size < 1 for size in sizes):
-        raise InvalidInput(f"input_shape must list positive sizes such as (1, 28, 28); found {shape!r}")
+        raise InvalidInput(f"input_shape must list positive sizes such as (1, 28, 28), got {shape!r}")
     return sizes
 
 
@@ -222,5 +222,5 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     except RuntimeError:
         fits = False
     if not fits or not bool(torch.isfinite(tensor).all()):
-        raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}; found {value!r}")
+        raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}, got {value!r}")
     return tensor

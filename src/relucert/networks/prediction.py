@@ -30,7 +30,7 @@ def predictions(net: Network, x: Float[Tensor, " batch *input"]) -> Int[Tensor, 
 def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]) -> float:
     """The share of inputs whose predicted class is not their label."""
     if len(x) == 0:
-        raise InvalidInput("x must hold at least one example to have an error; found none")
+        raise InvalidInput("x must hold at least one example to have an error, got none")
     net.check(x, y)
     net.require_eval("measuring an error")
     return int((predictions(net, x) != y).sum()) / len(y)

@@ -35,7 +35,7 @@ def _conv2d(
     source = t.tensor(weight, "weight")
     assert source is not None
     if len(z.shape) != 3:
-        raise InvalidInput(f"{t.where()} (conv2d) needs an input (channels, height, width); found shape {z.shape}")
+        raise InvalidInput(f"{t.where()} (conv2d) needs an input (channels, height, width), got shape {z.shape}")
     dilation = _pair(dilation)
     if padding == "valid":
         padding = 0
@@ -111,7 +111,7 @@ def _relu(t: Builder, z: Traced, inplace: bool = False) -> Traced:
 
 def _leaky_relu(t: Builder, z: Traced, negative_slope: float = 0.01, inplace: bool = False) -> Traced:
     if not 0 <= negative_slope <= 1:
-        raise t.unsupported(f"negative_slope must lie in [0, 1]; found {negative_slope}")
+        raise t.unsupported(f"negative_slope must lie in [0, 1], got {negative_slope}")
     return t.add(switching.ReLU(z.shape, float(negative_slope)), z)
 
 
@@ -187,7 +187,7 @@ def _mean(t: Builder, z: Traced, dim: Any = None, keepdim: bool = False, axis: A
 
 def _pad(t: Builder, z: Traced, pad: Any, mode: str = "constant", value: Any = None) -> Traced:
     if mode != "constant" or value not in (None, 0):
-        raise t.unsupported(f"only zero padding is; found mode={mode!r}, value={value}")
+        raise t.unsupported(f"only zero padding is, got mode={mode!r}, value={value}")
     if len(pad) > 2 * len(z.shape):
         raise t.unsupported("it pads the batch axis")
     return t.add(unweighted.Pad(z.shape, tuple(int(side) for side in pad)), z)
@@ -202,7 +202,7 @@ def _cat(t: Builder, tensors: Any, dim: int = 0, axis: int | None = None) -> Tra
 
 def _add(t: Builder, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Traced:
     if alpha != 1:
-        raise t.unsupported(f"alpha must be 1; found {alpha}")
+        raise t.unsupported(f"alpha must be 1, got {alpha}")
     if isinstance(a, Traced) and isinstance(b, Traced):
         if a.shape != b.shape:
             raise t.unsupported(f"it adds values of different shapes, {a.shape} and {b.shape}")
@@ -245,14 +245,14 @@ def _same_shape(t: Builder, z: Traced, op: affine.Shift | affine.Scale) -> Trace
 def _select(t: Builder, z: Traced, dim: int, index: Any) -> Traced:
     source = t.tensor(index, "index")
     if len(z.shape) != 1 or _axes(t, z, dim) != (0,):
-        raise t.unsupported(f"it selects along one of several axes (flatten the value first); found shape {z.shape}")
+        raise t.unsupported(f"it selects along one of several axes (flatten the value first), got shape {z.shape}")
     assert source is not None
     places, size = source.value, z.shape[0]
     if places.dtype not in (torch.int32, torch.int64):
-        raise t.unsupported(f"its index must hold whole numbers; found dtype {places.dtype}")
+        raise t.unsupported(f"its index must hold whole numbers, got dtype {places.dtype}")
     if places.numel() == 0 or not bool(((places >= -size) & (places < size)).all()):
         found = f"{int(places.min())}..{int(places.max())}" if places.numel() else "none"
-        raise InvalidInput(f"{t.where()}: index must hold places in {-size}..{size - 1}; found {found}")
+        raise InvalidInput(f"{t.where()}: index must hold places in {-size}..{size - 1}, got {found}")
     return t.add(affine.Gather(source, z.shape), z)
 
 
@@ -275,7 +275,7 @@ def _held(part: nn.Module, name: str) -> Held | None:
 
 def _conv_module(t: Builder, part: nn.Conv2d, z: Traced) -> Traced:
     if part.padding_mode != "zeros":
-        raise t.unsupported(f"padding_mode must be 'zeros'; found {part.padding_mode!r}")
+        raise t.unsupported(f"padding_mode must be 'zeros', got {part.padding_mode!r}")
     weight, bias = _held(part, "weight"), _held(part, "bias")
     return _conv2d(t, z, weight, bias, part.stride, part.padding, part.dilation, part.groups)
 

@@ -58,7 +58,7 @@ class _Walk:
         if not isinstance(output, Traced) or len(output.shape) != 1:
             shape = output.shape if isinstance(output, Traced) else type(output).__name__
             raise UnsupportedLayer(
-                f"module {type(self.module).__name__} must return one tensor of logits (batch, classes); found {shape}"
+                f"module {type(self.module).__name__} must return one tensor of logits (batch, classes), got {shape}"
             )
         return _prune(self.builder.nodes, output.index)
 

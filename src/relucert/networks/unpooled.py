@@ -95,9 +95,7 @@ class _Writer:
         assert isinstance(op, MaxPool2d)
         windows = [tuple(dict.fromkeys(entry for entry in seen if entry >= 0)) for seen in op.windows().tolist()]
         if not all(windows):
-            raise InvalidInput(
-                f"{node.name} (max_pool2d) must see an entry in every window; found one of padding alone"
-            )
+            raise InvalidInput(f"{node.name} (max_pool2d) must see an entry in every window, got one of padding alone")
         channels, height, width = op.in_shape
         value = self._step("reshape", [source], (channels * height * width,), out_shape=[channels * height * width])
         # Where an entry stands, by channel and number.

@@ -46,7 +46,7 @@ def hyperplanes(E: ArrayLike | None, e: ArrayLike | None, size: int) -> HalfSpac
     array([0.125])
     """
     if (E is None) != (e is None):
-        raise InvalidInput(f"E and e must be given together, found {'E' if e is None else 'e'} alone")
+        raise InvalidInput(f"E and e must be given together, got {'E' if e is None else 'e'} alone")
     if E is None or e is None:
         none = np.zeros(0)
         places = np.zeros(0, dtype=np.intp)
@@ -54,9 +54,9 @@ def hyperplanes(E: ArrayLike | None, e: ArrayLike | None, size: int) -> HalfSpac
         return HalfSpaces(rows=rows, limits=none, norms=none, places=places, count=0, contradictory=False, exact=True)
     rows, limits = _checked(np.atleast_2d(np.asarray(E, dtype=np.float64)), np.atleast_1d(e), "E", "e")
     if rows.shape[1] != size:
-        raise InvalidInput(f"E must have {size} columns as G has, found {rows.shape[1]}")
+        raise InvalidInput(f"E must have {size} columns as G has, got {rows.shape[1]}")
     if not np.isfinite(limits).all():
-        raise InvalidInput(f"e must be finite, found {limits}")
+        raise InvalidInput(f"e must be finite, got {limits}")
     zero = ~rows.any(1)
     return _scaled(rows, limits, np.flatnonzero(~zero), bool(limits[zero].any()))
 
@@ -65,15 +65,15 @@ def _checked(rows: ArrayLike, limits: ArrayLike, row_name: str, limit_name: str)
     """Return both as float64 after checking shapes and values."""
     matrix, vector = np.asarray(rows, dtype=np.float64), np.asarray(limits, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise InvalidInput(f"{row_name} must be a matrix with at least one column, found the shape {matrix.shape}")
+        raise InvalidInput(f"{row_name} must be a matrix with at least one column, got the shape {matrix.shape}")
     if vector.shape != matrix.shape[:1]:
         raise InvalidInput(
-            f"{limit_name} must have the shape {matrix.shape[:1]} as {row_name} has rows, found {vector.shape}"
+            f"{limit_name} must have the shape {matrix.shape[:1]} as {row_name} has rows, got {vector.shape}"
         )
     if not np.isfinite(matrix).all():
-        raise InvalidInput(f"{row_name} must be finite, found {matrix[~np.isfinite(matrix)][0]}")
+        raise InvalidInput(f"{row_name} must be finite, got {matrix[~np.isfinite(matrix)][0]}")
     if bool((np.isnan(vector) | np.isneginf(vector)).any()):
-        raise InvalidInput(f"{limit_name} must be numbers above -inf, found {vector[~(vector > -np.inf)][0]}")
+        raise InvalidInput(f"{limit_name} must be numbers above -inf, got {vector[~(vector > -np.inf)][0]}")
     return matrix, vector
 
 

@@ -67,9 +67,7 @@ def interior_point(
     if polytope.size >= MANY_COORDINATES:
         start = np.zeros(polytope.size) if near is None else np.asarray(near, dtype=np.float64)
         if start.shape != (polytope.size,) or not np.isfinite(start).all():
-            raise InvalidInput(
-                f"near must be {polytope.size} finite numbers, found the shape {start.shape} and {start}"
-            )
+            raise InvalidInput(f"near must be {polytope.size} finite numbers, got the shape {start.shape} and {start}")
         if polytope.distance(start.clip(polytope.lower, polytope.upper), E, e).status == "infeasible":
             return None
         found = _shrunk(polytope, equal, widths, start)

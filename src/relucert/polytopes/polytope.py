@@ -71,12 +71,12 @@ class Polytope:
         if bool(wrong.any()):
             at = int(np.argmax(wrong))
             found = f"{self.lower[at]} > {self.upper[at]} at coordinate {at}"
-            raise InvalidInput(f"box must have lower <= upper, found {found}")
+            raise InvalidInput(f"box must have lower <= upper, got {found}")
 
     def _side(self, value: ArrayLike, name: str) -> Array:
         side = np.asarray(value, dtype=np.float64)
         if side.shape not in ((), (self.size,)) or bool(np.isnan(side).any()):
-            raise InvalidInput(f"{name} of box must be one number or {self.size}, found {side}")
+            raise InvalidInput(f"{name} of box must be one number or {self.size}, got {side}")
         return np.broadcast_to(side, (self.size,))
 
     def distance(
@@ -89,12 +89,12 @@ class Polytope:
         p = check_p(p)
         point = np.asarray(x, dtype=np.float64)
         if point.shape != (self.size,) or not np.isfinite(point).all():
-            raise InvalidInput(f"x must be {self.size} finite numbers, found the shape {point.shape} and {point}")
+            raise InvalidInput(f"x must be {self.size} finite numbers, got the shape {point.shape} and {point}")
         outside = (point < self.lower) | (point > self.upper)
         if bool(outside.any()):
             at = int(np.argmax(outside))
             found = f"{point[at]} outside [{self.lower[at]}, {self.upper[at]}] at coordinate {at}"
-            raise InvalidInput(f"x must lie in the box, found {found}")
+            raise InvalidInput(f"x must lie in the box, got {found}")
         equal = hyperplanes(E, e, self.size)
         if self.faces.contradictory or equal.contradictory:
             return _NOWHERE

@@ -82,17 +82,17 @@ class Record:
             found[name] = None if getattr(self, name) is None else _text(name, getattr(self, name))
         found["verdict"] = None if self.verdict is None else Verdict(self.verdict)
         if found["claim"] is not None and found["verdict"] is not Verdict.UNKNOWN:
-            raise InvalidInput(f"claim must be left out unless the verdict is unknown, found {self.claim!r}")
+            raise InvalidInput(f"claim must be left out unless the verdict is unknown, got {self.claim!r}")
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
         for name, value in found["arrays"].items():
             if not _SHA256.fullmatch(value):
-                raise InvalidInput(f"arrays[{name!r}] must be a sha256 in hexadecimal, found {value!r}")
+                raise InvalidInput(f"arrays[{name!r}] must be a sha256 in hexadecimal, got {value!r}")
         for name in ("lower", "upper", "seconds"):
             if found[name] is not None and found[name] < 0:
-                raise InvalidInput(f"{name} must be at least 0, found {found[name]}")
+                raise InvalidInput(f"{name} must be at least 0, got {found[name]}")
         if found["lower"] is not None and found["upper"] is not None and found["lower"] > found["upper"]:
-            raise InvalidInput(f"lower must not exceed upper, found {found['lower']} and {found['upper']}")
+            raise InvalidInput(f"lower must not exceed upper, got {found['lower']} and {found['upper']}")
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
@@ -140,7 +140,7 @@ class Record:
             raise DamagedData("the line is not a record") from error
         if schema not in range(1, SCHEMA + 1):
             raise InvalidInput(
-                f"schema must be at most {SCHEMA}, found {schema!r}: the line is of another version of relucert, read it with "
+                f"schema must be at most {SCHEMA}, got {schema!r}: the line is of another version of relucert, read it with "
                 "that"
             )
         for version, names in _ADDED.items():
@@ -159,7 +159,7 @@ class Record:
         except InvalidInput as error:
             raise DamagedData(f"the line is not a record: {error}") from error
         if record.key != key:
-            raise DamagedData(f"the key must be {record.key}, found {key!r}")
+            raise DamagedData(f"the key must be {record.key}, got {key!r}")
         return record
 
 
@@ -179,7 +179,7 @@ def ball_fields(p: float, eps: float, box: Any = None) -> dict[str, Any]:
 
 def _canonical_box(box: Any) -> list[Any] | str:
     if not isinstance(box, tuple | list) or len(box) != 2:
-        raise InvalidInput(f"box must be None or a pair (lower, upper), found {box!r}")
+        raise InvalidInput(f"box must be None or a pair (lower, upper), got {box!r}")
     if not any(hasattr(side, "shape") for side in box):
         return list(box)
     import numpy as np  # only boxes of arrays need it
@@ -193,22 +193,22 @@ def _canonical_box(box: Any) -> list[Any] | str:
 
 def _canonical_ball(ball: Any) -> dict[str, Any]:
     if not isinstance(ball, Mapping) or set(ball) != {"p", "eps", "box"}:
-        raise InvalidInput(f"ball must be a dict of p, eps and box, found {ball!r}")
+        raise InvalidInput(f"ball must be a dict of p, eps and box, got {ball!r}")
     p, eps = (_number(f"ball[{name!r}]", _infinite(ball[name])) for name in ("p", "eps"))
     if p < 1:
-        raise InvalidInput(f"ball['p'] must be at least 1, found {p}")
+        raise InvalidInput(f"ball['p'] must be at least 1, got {p}")
     if eps < 0:
-        raise InvalidInput(f"ball['eps'] must be at least 0, found {eps}")
+        raise InvalidInput(f"ball['eps'] must be at least 0, got {eps}")
     box = ball["box"]
     if isinstance(box, str):
         if not _SHA256.fullmatch(box.removeprefix("sha256:")) or not box.startswith("sha256:"):
-            raise InvalidInput(f"ball['box'] as a text must be 'sha256:' and its digits, found {box!r}")
+            raise InvalidInput(f"ball['box'] as a text must be 'sha256:' and its digits, got {box!r}")
     elif box is not None:
         if not isinstance(box, tuple | list) or len(box) != 2:
-            raise InvalidInput(f"ball['box'] must be None, two numbers or a sha256, found {box!r}")
+            raise InvalidInput(f"ball['box'] must be None, two numbers or a sha256, got {box!r}")
         low, high = (_number("ball['box']", _infinite(side)) for side in box)
         if low > high:
-            raise InvalidInput(f"ball['box'] must have lower <= upper, found {low} and {high}")
+            raise InvalidInput(f"ball['box'] must have lower <= upper, got {low} and {high}")
         box = [_finite_or_text(low), _finite_or_text(high)]
     return {"p": _finite_or_text(p), "eps": _finite_or_text(eps), "box": box}
 
@@ -223,31 +223,31 @@ def _finite_or_text(value: float) -> float | str:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{name} must be a text that is not empty, found {value!r}")
+        raise InvalidInput(f"{name} must be a text that is not empty, got {value!r}")
     return value
 
 
 def _texts(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for item in value.items() for part in item):
-        raise InvalidInput(f"{name} must be a dict of texts, found {value!r}")
+        raise InvalidInput(f"{name} must be a dict of texts, got {value!r}")
     return dict(value)
 
 
 def _count(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
-        raise InvalidInput(f"{name} must be an integer, at least 0, found {value!r}")
+        raise InvalidInput(f"{name} must be an integer, at least 0, got {value!r}")
     return int(value)
 
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise InvalidInput(f"{name} must be a number, found {value!r}")
+        raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
         number = float(value) + 0.0  # -0.0 becomes 0.0: equal numbers have one text
     except OverflowError:
-        raise InvalidInput(f"{name} must fit a float, found {value!r}") from None
+        raise InvalidInput(f"{name} must fit a float, got {value!r}") from None
     if math.isnan(number):
-        raise InvalidInput(f"{name} must not be NaN, found {value!r}")
+        raise InvalidInput(f"{name} must not be NaN, got {value!r}")
     return number
 
 

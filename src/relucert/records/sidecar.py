@@ -54,7 +54,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """`value` as an array of numbers or booleans that can be stored; `name` is for the error."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise InvalidInput(f"array {name!r} must hold numbers or booleans, found dtype {array.dtype}")
+        raise InvalidInput(f"array {name!r} must hold numbers or booleans, got dtype {array.dtype}")
     return array
 
 

@@ -52,9 +52,9 @@ class RecordStore:
     def __init__(self, path: str | os.PathLike[str], *, writable: bool = False, sync_seconds: float = 1.0) -> None:
         self.path = Path(path)
         if self.path.suffix != ".jsonl":
-            raise InvalidInput(f"path of a record store must end in .jsonl, found {os.fspath(path)!r}")
+            raise InvalidInput(f"path of a record store must end in .jsonl, got {os.fspath(path)!r}")
         if not sync_seconds >= 0:
-            raise InvalidInput(f"sync_seconds must be at least 0, found {sync_seconds}")
+            raise InvalidInput(f"sync_seconds must be at least 0, got {sync_seconds}")
         self.arrays_path = self.path.with_suffix(".arrays")
         self._sync_seconds = sync_seconds
         self._synced = time.monotonic()
@@ -100,7 +100,7 @@ class RecordStore:
     def record(self, key: str) -> Record:
         """The record of a key."""
         if key not in self._lines:
-            raise InvalidInput(f"key must be that of a record in {self.path}, found {key!r}")
+            raise InvalidInput(f"key must be that of a record in {self.path}, got {key!r}")
         with file_access(self.path, "read"), open(self.path, "rb") as file:
             file.seek(self._lines[key].offset)
             return self._parse(file.readline(), self._lines[key].number)
@@ -110,7 +110,7 @@ class RecordStore:
         digests = self.record(key).arrays
         if name not in digests:
             known = ", ".join(sorted(digests)) or "none"
-            raise InvalidInput(f"name must be one of the record's arrays ({known}), found {name!r}")
+            raise InvalidInput(f"name must be one of the record's arrays ({known}), got {name!r}")
         if sidecar.missing(self._index, key, [(name, digests[name])]):
             raise DamagedData(
                 f"{self.arrays_path} has lost array {name!r} of record {key} ({self._where(key)}): run the evaluation "
@@ -175,7 +175,7 @@ class RecordStore:
         for name, sha256 in digests.items():
             if record.arrays.get(name) != sha256:
                 raise InvalidInput(
-                    f"arrays[{name!r}] must have the sha256 that the record says, {record.arrays.get(name)}, found {sha256}"
+                    f"arrays[{name!r}] must have the sha256 that the record says, {record.arrays.get(name)}, got {sha256}"
                 )
         key = record.key
         is_new = key not in self._lines

@@ -88,7 +88,7 @@ def mmr_parts(
     """
     for name, value in (("gamma_b", gamma_b), ("gamma_d", gamma_d)):
         if not 0 < value < math.inf:
-            raise InvalidInput(f"{name} must be a positive number; found {value!r}")
+            raise InvalidInput(f"{name} must be a positive number, got {value!r}")
     _check_count("k_d", k_d, logits.shape[1], "the number of classes")
     if faces:
         _check_count("k_b", k_b, margins.shape[1], "the number of faces")
@@ -108,4 +108,4 @@ def mmr_parts(
 
 def _check_count(name: str, value: int, limit: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-        raise InvalidInput(f"{name} must be a whole number in 1..{limit}, {what}; found {value!r}")
+        raise InvalidInput(f"{name} must be a whole number in 1..{limit}, {what}, got {value!r}")

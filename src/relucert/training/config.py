@@ -108,7 +108,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", float(self.p))
         if self.recipe not in RECIPES:
-            raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}; found {self.recipe!r}")
+            raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}, got {self.recipe!r}")
         rules = [
             ("model", self.model in MODELS, f"be one of {', '.join(MODELS)}"),
             ("scheme", self.scheme in SCHEMES, f"be one of {', '.join(SCHEMES)}"),
@@ -133,14 +133,14 @@ class TrainConfig:
         ]
         for name, holds, rule in rules:
             if not holds:
-                raise InvalidInput(f"{name} must {rule}; found {getattr(self, name)!r}")
+                raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
         for name in ("kappa", "adversarial"):
             if getattr(self, name) and self.scheme not in BOUNDING_SCHEMES:
-                raise InvalidInput(f"{name} is for schemes {', '.join(BOUNDING_SCHEMES)}; found scheme {self.scheme!r}")
+                raise InvalidInput(f"{name} is for schemes {', '.join(BOUNDING_SCHEMES)}, got scheme {self.scheme!r}")
         if self.adversarial and not self.kappa:
-            raise InvalidInput("kappa must be given and positive for adversarial, which is about its share; found none")
+            raise InvalidInput("kappa must be given and positive for adversarial, which is about its share, got none")
         if self.scheme == "spectral" and self.p != 2:
-            raise InvalidInput(f"p must be 2 for scheme spectral, whose penalty is about l2; found {self.p:g}")
+            raise InvalidInput(f"p must be 2 for scheme spectral, whose penalty is about l2, got {self.p:g}")
         if self.trained_radius is None and self.scheme in RADIUS_SCHEMES:
             raise InvalidInput(
                 f"eps must be given for p={self.p:g}: the paper has no radius for {self.data} in that norm"

@@ -242,7 +242,7 @@ def schedule(model: str, recipe: str) -> Schedule:
     if recipe == "table1":
         return Schedule(0.10, 0.02)
     if recipe != "tables23":
-        raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}; found {recipe!r}")
+        raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
     if model in ("fc1", "fc10"):
         return Schedule(10, 10, shares=False, classes=10, then_nearest=True)
     return Schedule(400, 100, shares=False, classes=10)

@@ -34,7 +34,7 @@ class Auto(Method):
         super().__post_init__()
         for name in ("nodes", "restarts"):
             if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} of auto must be at least 1; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of auto must be at least 1, got {getattr(self, name)}")
 
     def stages(self, p: float, *, single: bool = False) -> tuple[Stage, ...]:
         """What is tried, in order, for a ball of l_p; `single` says that the network has one layer of ReLUs."""

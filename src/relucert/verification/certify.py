@@ -72,11 +72,11 @@ def certify(
     net.require_eval("a certificate")
     ball.check(x)
     if batch < 1:
-        raise InvalidInput(f"batch must be at least 1; found {batch}")
+        raise InvalidInput(f"batch must be at least 1, got {batch}")
     if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds; found {timeout}")
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
     if ball.box is None and bool(ball.radii(x).isinf().any()):
-        raise InvalidInput("ball must be bounded: eps or the box must be finite; found eps=inf without a box")
+        raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if targets is not None and isinstance(chosen, Region):
         raise InvalidInput("targets must be left out for method region, whose theorem is about the class")
     return decide(net, x, y, ball, chosen, math.inf if timeout is None else timeout, targets, batch)

@@ -69,9 +69,9 @@ def radius(
     net.require_eval("a radius")
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
-        raise InvalidInput(f"tol must be above 0 and below 1; found {tol}")
+        raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")
     if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds; found {timeout}")
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
     if len(x) == 0:

@@ -132,8 +132,8 @@ def test_whole() -> None:
     assert not Moments.whole(deep)
 
 
-@pytest.mark.parametrize(("given", "rule"), [({"steps": -1}, "steps of moments must be at least 0; found -1"),
-                                             ({"rank": 1}, "rank of moments must be at least 2; found 1")])  # fmt: skip
+@pytest.mark.parametrize(("given", "rule"), [({"steps": -1}, "steps of moments must be at least 0, got -1"),
+                                             ({"rank": 1}, "rank of moments must be at least 2, got 1")])  # fmt: skip
 def test_mistakes(given: dict[str, int], rule: str) -> None:
     with pytest.raises(InvalidInput, match=rule):
         Moments(**given)
@@ -147,5 +147,5 @@ def test_a_clock_ends_the_search_and_not_the_bound() -> None:
     assert torch.equal(stopped, Alpha().solve(net, x, ball, asked)[1])
     assert bool((whole >= stopped).all())
     assert bool((whole > stopped).any())
-    with pytest.raises(InvalidInput, match="seconds of moments must be at least 0; found -1"):
+    with pytest.raises(InvalidInput, match="seconds of moments must be at least 0, got -1"):
         Moments(seconds=-1)

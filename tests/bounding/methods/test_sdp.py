@@ -272,5 +272,5 @@ def test_a_clock_ends_the_search_and_not_the_bound() -> None:
     assert bool((stopped <= least + 1e-12).all())
     assert bool((whole >= stopped - 1e-9).all())
     assert bool((whole > stopped + 1e-6).any())
-    with pytest.raises(InvalidInput, match="seconds of sdp must be at least 0; found -1"):
+    with pytest.raises(InvalidInput, match="seconds of sdp must be at least 0, got -1"):
         SDP(seconds=-1)

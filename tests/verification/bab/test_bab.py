@@ -124,7 +124,7 @@ def test_parameters_have_rules(given):
 def test_a_timeout_must_be_positive():
     net = network("fc")
     x = inputs(net, 1)
-    with pytest.raises(ValueError, match="timeout must be a positive number of seconds; found 0"):
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds, got 0"):
         rc.certify(net, x, net.predict(x), rc.Ball(2, 0.1), timeout=0)
 
 

@@ -261,7 +261,7 @@ def test_the_word_of_a_solver_is_noted_but_no_verdict():
         assert (other is Verdict.UNKNOWN) if claim else (other is verdict)
         assert reason == ("robust on the word of highs alone" if claim else "")
     assert "of the unknown robust on a solver's word" in repr(noted)
-    with pytest.raises(InvalidInput, match=r"trust of mip must be 'proof' for a radius.*; found 'solver'"):
+    with pytest.raises(InvalidInput, match=r"trust of mip must be 'proof' for a radius.*, got 'solver'"):
         rc.radius(net, x, p=math.inf, method=rc.MIP(trust="solver"))
 
 
@@ -283,10 +283,10 @@ def test_norms_and_parameters_have_rules():
     y = net.predict(x)
     with pytest.raises(InvalidInput, match=r"p must be 1 or inf for method mip with solver 'highs', 'scip' takes 2"):
         rc.certify(net, x, y, rc.Ball(2, 0.1), "mip")
-    with pytest.raises(InvalidInput, match=r"p must be 1, 2 or inf for method mip; found 3"):
+    with pytest.raises(InvalidInput, match=r"p must be 1, 2 or inf for method mip, got 3"):
         rc.radius(net, x, p=3, method="mip")
     for name in ("seconds", "bound_seconds"):
-        with pytest.raises(InvalidInput, match=f"{name} of mip must be positive; found 0"):
+        with pytest.raises(InvalidInput, match=f"{name} of mip must be positive, got 0"):
             rc.MIP(**{name: 0.0})
     for name in ("solver", "tighten", "trust"):
         with pytest.raises(InvalidInput, match=f"{name} of mip must be one of"):

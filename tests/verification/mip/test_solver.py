@@ -131,7 +131,7 @@ def test_a_solver_that_is_not_installed_is_named(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(InvalidInput, match=r"scip needs pyscipopt \(pip install 'relucert\[scip\]'\); found 'scip'"):
+    with pytest.raises(InvalidInput, match=r"scip needs pyscipopt \(pip install 'relucert\[scip\]'\), got 'scip'"):
         SCIP()
 
 

@@ -39,9 +39,9 @@ class Alpha(AfterCROWN):
         super().__post_init__()
         for name in ("steps", "inner"):
             if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} of alpha must be at least 0; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of alpha must be at least 0, got {getattr(self, name)}")
         if not 0 < self.rate < 10:
-            raise InvalidInput(f"rate of alpha must lie between 0 and 10; found {self.rate}")
+            raise InvalidInput(f"rate of alpha must lie between 0 and 10, got {self.rate}")
 
     @property
     def contains(self) -> tuple[CROWN]:

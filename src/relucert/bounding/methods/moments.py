@@ -71,9 +71,9 @@ class Moments(AfterCROWN):
         super().__post_init__()
         for name, least in (("steps", 0), ("rank", 2)):
             if getattr(self, name) < least:
-                raise InvalidInput(f"{name} of moments must be at least {least}; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of moments must be at least {least}, got {getattr(self, name)}")
         if not self.seconds >= 0:
-            raise InvalidInput(f"seconds of moments must be at least 0; found {self.seconds}")
+            raise InvalidInput(f"seconds of moments must be at least 0, got {self.seconds}")
 
     @property
     def contains(self) -> tuple[CROWN, Alpha]:

@@ -71,11 +71,11 @@ class SDP(AfterCROWN):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 0:
-            raise InvalidInput(f"steps of sdp must be at least 0; found {self.steps}")
+            raise InvalidInput(f"steps of sdp must be at least 0, got {self.steps}")
         if not 0 < self.rate < 10:
-            raise InvalidInput(f"rate of sdp must lie between 0 and 10; found {self.rate}")
+            raise InvalidInput(f"rate of sdp must lie between 0 and 10, got {self.rate}")
         if not self.seconds >= 0:
-            raise InvalidInput(f"seconds of sdp must be at least 0; found {self.seconds}")
+            raise InvalidInput(f"seconds of sdp must be at least 0, got {self.seconds}")
 
     @property
     def contains(self) -> tuple[CROWN, Lipschitz]:

@@ -45,12 +45,12 @@ class Plane:
             if not z.is_floating_point() or z.shape != a.shape or z.device != a.device:
                 raise InvalidInput(
                     f"{name} must be one input like a, a float tensor of shape {tuple(a.shape)} on {a.device}; "
-                    f"found {z.dtype} of shape {tuple(z.shape)} on {z.device}"
+                    f"got {z.dtype} of shape {tuple(z.shape)} on {z.device}"
                 )
             if not bool(torch.isfinite(z).all()):
-                raise InvalidInput(f"{name} must be finite; found NaN or infinity")
+                raise InvalidInput(f"{name} must be finite, got NaN or infinity")
         if not 0 <= margin < math.inf:
-            raise InvalidInput(f"margin must be a finite number of at least 0; found {margin}")
+            raise InvalidInput(f"margin must be a finite number of at least 0, got {margin}")
         origin = a.detach().double()
         to_b, to_c = b.detach().double() - origin, c.detach().double() - origin
         along = to_b.norm()
@@ -64,7 +64,7 @@ class Plane:
         if not min(base, height) > least:
             raise InvalidInput(
                 "a, b and c must span a plane, not lie on one line or on each other; "
-                f"found b at distance {base:.3g} of a, and c at distance {height:.3g} of the line through them"
+                f"got b at distance {base:.3g} of a, and c at distance {height:.3g} of the line through them"
             )
         v = rest / rest.norm()
         inputs = torch.stack([torch.stack([(z * u).sum(), (z * v).sum()]) for z in (to_b * 0, to_b, to_c)])
@@ -107,11 +107,11 @@ def prepared(net: Network, plane: Plane, budget: int) -> Network:
     """The network in float64, after checking that the plane lies in its input space."""
     net.require_eval("slicing")
     if tuple(plane.origin.shape) != net.input_shape:
-        raise InvalidInput(f"plane must lie among inputs of shape {net.input_shape}; found {tuple(plane.origin.shape)}")
+        raise InvalidInput(f"plane must lie among inputs of shape {net.input_shape}, got {tuple(plane.origin.shape)}")
     if plane.origin.device != net.device:
-        raise InvalidInput(f"plane must be on the network's device {net.device}; found {plane.origin.device}")
+        raise InvalidInput(f"plane must be on the network's device {net.device}, got {plane.origin.device}")
     if budget < 1:
-        raise InvalidInput(f"budget must be a positive number of bytes; found {budget}")
+        raise InvalidInput(f"budget must be a positive number of bytes, got {budget}")
     return in_double(net)
 
 
@@ -130,7 +130,7 @@ def slice_grid(
     torch.Size([3, 5])
     """
     if len(resolution) != 2 or not all(isinstance(size, int) and size > 0 for size in resolution):
-        raise InvalidInput(f"resolution must be two positive whole numbers (H, W); found {resolution!r}")
+        raise InvalidInput(f"resolution must be two positive whole numbers (H, W), got {resolution!r}")
     net = prepared(net, plane, budget)
     height, width = resolution
     parts = [(torch.arange(size, device=net.device, dtype=torch.float64) + 0.5) / size for size in (width, height)]

@@ -71,10 +71,10 @@ class BaB(Method):
         super().__post_init__()
         for name in ("nodes", "batch", "candidates", "width", "memory"):
             if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} of bab must be at least 1; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of bab must be at least 1, got {getattr(self, name)}")
         for name in ("steps", "descent"):
             if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} of bab must be at least 0; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of bab must be at least 0, got {getattr(self, name)}")
 
 
 @torch.no_grad()

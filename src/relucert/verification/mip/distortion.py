@@ -55,7 +55,7 @@ def program_radius(
 ) -> RadiusInterval:
     """The interval of every example, by programs where the region theorem is not exact; they start at attacked points."""
     if method.trust != "proof":
-        raise InvalidInput(f"trust of mip must be 'proof' for a radius, which is always proved; found {method.trust!r}")
+        raise InvalidInput(f"trust of mip must be 'proof' for a radius, which is always proved, got {method.trust!r}")
     method.open(p)
     double = in_double(net)
     whole, found = Ball(p, math.inf, box), []

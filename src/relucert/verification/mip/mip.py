@@ -60,18 +60,18 @@ class MIP(Method):
         super().__post_init__()
         for name in ("seconds", "bound_seconds"):
             if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} of mip must be positive; found {getattr(self, name)}")
+                raise InvalidInput(f"{name} of mip must be positive, got {getattr(self, name)}")
         if self.nodes < 1:
-            raise InvalidInput(f"nodes of mip must be at least 1; found {self.nodes}")
+            raise InvalidInput(f"nodes of mip must be at least 1, got {self.nodes}")
 
     def open(self, p: float) -> Solver:
         """The solver, if it is installed and takes the norm."""
         if p not in (1.0, 2.0, math.inf):
-            raise InvalidInput(f"p must be 1, 2 or inf for method mip; found {p:g}")
+            raise InvalidInput(f"p must be 1, 2 or inf for method mip, got {p:g}")
         solver = SOLVERS[self.solver]()
         if p == 2 and not solver.squares:
             raise InvalidInput(
-                f"p must be 1 or inf for method mip with solver {self.solver!r}, 'scip' takes 2; found {p:g}"
+                f"p must be 1 or inf for method mip with solver {self.solver!r}, 'scip' takes 2, got {p:g}"
             )
         return solver
 

@@ -77,7 +77,7 @@ class HiGHS:
     ) -> Answer:
         """See `Solver`."""
         if problem.squares is not None:
-            raise InvalidInput("problem must have linear rows only for highs, found a quadratic one; scip takes these")
+            raise InvalidInput("problem must have linear rows only for highs, got a quadratic one; scip takes these")
         return solved_scaled(
             problem, lambda scaled, factor: self._minimise(scaled, seconds, cutoff * factor, target * factor)
         )
@@ -150,7 +150,7 @@ class SCIP:
             self._scip: Any = importlib.import_module("pyscipopt")
         except ImportError as error:
             raise InvalidInput(
-                "solver of mip must be installed: scip needs pyscipopt (pip install 'relucert[scip]'); found 'scip' without it"
+                "solver of mip must be installed: scip needs pyscipopt (pip install 'relucert[scip]'), got 'scip' without it"
             ) from error
 
     def minimise(
