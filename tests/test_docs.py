@@ -1,0 +1,117 @@
+"""What the pages in docs/ name exists: files, modules, public names, links; and their Python examples run.
+
+Paths are written from the root of the repository or from `src/relucert/`. `NAME` in a path stands for a file to be written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import relucert
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+LINKED = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def located(path: str) -> Path | None:
+    """The file that a path on a page means, if there is one."""
+    return next((base / path for base in (ROOT, ROOT / "src" / "relucert") if (base / path).exists()), None)
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_words(path: str, names: str) -> list[str]:
+    """The names in backticks of which the last part does not occur in the file."""
+    file = located(path)
+    text = "" if file is None else file.read_text()
+    words = [re.findall(r"\w+", name)[-1] for name in re.findall(r"`([^`]+)`", names)]
+    return [word for word in words if not re.search(rf"\b{word}\b", text)]
+
+
+def test_there_are_pages():
+    assert {"architecture", "glossary", "release-checklist"} <= {page.stem for page in PAGES}
+
+
+@pages
+def test_every_file_exists(page):
+    paths = set(re.findall(r"[\w.+/-]+\.(?:py|toml|txt|yml|yaml)\b", page.read_text()))
+    assert [path for path in sorted(paths) if "NAME" not in path and located(path) is None] == []
+
+
+@pages
+def test_every_folder_exists(page):
+    folders = set(re.findall(r"`([\w.+-]+(?:/[\w.+-]+)*/)`", page.read_text()))
+    assert [folder for folder in sorted(folders) if located(folder) is None] == []
+
+
+@pages
+def test_every_module_and_public_name_exists(page):
+    text = page.read_text()
+    names = set(re.findall(r"(?<![\w/.-])relucert(?:\.[A-Za-z_]\w*)+", text))
+    assert [name for name in sorted(names) if not name.endswith(".md") and not resolves(name)] == []
+    assert set(re.findall(r"\brc\.(\w+)", text)) <= set(relucert.__all__)
+
+
+@pages
+def test_names_in_parentheses_behind_a_file_occur_there(page):
+    pairs = re.findall(r"`([\w/.+-]+\.py)` \(((?:`[^`]+`(?:, | and )?)+)\)", page.read_text())
+    assert {path: lost for path, names in pairs if "NAME" not in path and (lost := missing_words(path, names))} == {}
+
+
+def test_names_of_the_glossary_occur_in_its_files():
+    rows = re.findall(r"^\| (?!term)([^|]+) \| [^|]+ \| `([^`|]+)` \| ([^|]*) \|$", (ROOT / "docs/glossary.md").read_text(), re.M)
+    assert len(rows) > 40
+    assert {term: lost for term, path, names in rows if (lost := missing_words(path, names))} == {}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            lost.append(target)
+    assert lost == []
+
+
+@pages
+def test_every_page_is_linked_from_the_architecture(page):
+    start = ROOT / "docs/architecture.md"
+    assert page == start or f"]({page.name}" in start.read_text()
+
+
+@pages
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, page.name, "exec", dont_inherit=True), names)
