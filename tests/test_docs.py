@@ -5,8 +5,10 @@ Paths are written from the root of the repository or from `src/relucert/`. `NAME
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,8 +56,36 @@ def missing_words(path: str, names: str) -> list[str]:
     return [word for word in words if not re.search(rf"\b{word}\b", text)]
 
 
+def imported(folder: str) -> set[str]:
+    """The folders of the package that a folder imports."""
+    nodes = [
+        node
+        for file in (ROOT / "src/relucert" / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+    ]
+    modules = [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {module.split(".")[1] for module in modules if module.startswith("relucert.")} - {folder}
+
+
 def test_there_are_pages():
     assert {"architecture", "glossary", "release-checklist"} <= {page.stem for page in PAGES}
+
+
+def test_the_layers_are_those_of_the_linter():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    lines = [re.findall(r"(?<![(\w])\w+(?!\))\b", line) for line in contract["layers"]]
+    folders = {path.name for path in (ROOT / "src/relucert").iterdir() if path.is_dir()}
+    layers = [[name for name in line if name in folders] for line in lines]
+    drawn = (ROOT / "docs/architecture.md").read_text().split("```")[1].strip().splitlines()
+    assert [
+        re.findall(r"\w+", line)[: len(layer)] for line, layer in zip(drawn, filter(None, layers), strict=True)
+    ] == [layer for layer in layers if layer]
+
+
+def test_every_arrow_of_the_drawing_is_an_import():
+    arrows = re.findall(r"^  (\w+) --> (\w+)$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert len(arrows) > 20
+    assert [(upper, lower) for upper, lower in arrows if lower not in imported(upper)] == []
 
 
 @pages
@@ -85,7 +115,9 @@ def test_names_in_parentheses_behind_a_file_occur_there(page):
 
 
 def test_names_of_the_glossary_occur_in_its_files():
-    rows = re.findall(r"^\| (?!term)([^|]+) \| [^|]+ \| `([^`|]+)` \| ([^|]*) \|$", (ROOT / "docs/glossary.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| (?!term)([^|]+) \| [^|]+ \| `([^`|]+)` \| ([^|]*) \|$", (ROOT / "docs/glossary.md").read_text(), re.M
+    )
     assert len(rows) > 40
     assert {term: lost for term, path, names in rows if (lost := missing_words(path, names))} == {}
 
