@@ -17,6 +17,8 @@ import relucert
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+if not PAGES:
+    pytest.skip("needs docs/, which source distributions leave out", allow_module_level=True)
 LINKED = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
