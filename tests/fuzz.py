@@ -378,10 +378,10 @@ def supported(method: str, p: float) -> bool:
 
 
 def mixed(seed: int) -> list[str]:
-    """All methods that take milliseconds, three of the others, and to every fourth case one that takes longer."""
+    """Three of the methods that take milliseconds, two of the others, and to every fifth case one that takes longer."""
     rng = random.Random(seed + 7)
     middle = [method for method in METHODS if method not in DEAR and method not in QUICK]
-    drawn = {*QUICK, *rng.sample(middle, 3), *(rng.sample(DEAR, 1) if rng.random() < 0.25 else ())}
+    drawn = {*rng.sample(QUICK, 3), *rng.sample(middle, 2), *(rng.sample(DEAR, 1) if rng.random() < 0.2 else ())}
     return [method for method in METHODS if method in drawn]
 
 
