@@ -378,7 +378,7 @@ def supported(method: str, p: float) -> bool:
 
 
 def mixed(seed: int, dear: float = 0.2) -> list[str]:
-    """Three of the methods that take milliseconds, two of the others, and to a share `dear` of the cases one of the dear ones."""
+    """Three of the methods that take milliseconds, two others, and in a share `dear` of the cases one that takes longer."""
     rng = random.Random(seed + 7)
     middle = [method for method in METHODS if method not in DEAR and method not in QUICK]
     drawn = {*rng.sample(QUICK, 3), *rng.sample(middle, 2), *(rng.sample(DEAR, 1) if rng.random() < dear else ())}
