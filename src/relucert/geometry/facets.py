@@ -122,7 +122,9 @@ def blurred(rows: Array, margin_errors: Array, row_errors: Array, radius: Array 
     Shapes: rows (.., n, d), errors (.., n), radius (..).
     """
     norms = np.linalg.norm(rows, axis=-1)
-    off = margin_errors + row_errors * np.expand_dims(radius, -1)
+    # A row without an error is right however far away.
+    rates = np.where(row_errors == 0, 0.0, np.expand_dims(radius, -1))
+    off = margin_errors + row_errors * rates
     step = np.divide(off, norms, out=np.zeros_like(off), where=norms > 0).max(-1, initial=0.0)
     return off + np.expand_dims(step, -1) * norms, step
 
