@@ -64,7 +64,7 @@ QUICK = (
 )
 DEAR = (
     "certify moments(steps=20)", "certify bab(nodes=100)", "certify mip(seconds=2, solver='scip')",
-    "certify auto(nodes=50, restarts=1)", "radius alpha", "radius bab(nodes=100)", "radius mip(seconds=2)",
+    "certify auto(nodes=50, restarts=1)", "radius crown", "radius alpha", "radius bab(nodes=100)", "radius mip(seconds=2)",
     "radius mip(seconds=2, solver='scip')", "radius region + best", "minimal best", "minimal region(regions=4)",
 )  # fmt: skip
 
@@ -377,11 +377,11 @@ def supported(method: str, p: float) -> bool:
     return p == 2.0 if name.startswith(("ddn", "cw")) else True
 
 
-def mixed(seed: int) -> list[str]:
-    """All methods that take milliseconds, three of the others, and to every fourth case one that takes longer."""
+def mixed(seed: int, dear: float = 0.2) -> list[str]:
+    """Three of the methods that take milliseconds, two others, and in a share `dear` of the cases one that takes longer."""
     rng = random.Random(seed + 7)
     middle = [method for method in METHODS if method not in DEAR and method not in QUICK]
-    drawn = {*QUICK, *rng.sample(middle, 3), *(rng.sample(DEAR, 1) if rng.random() < 0.25 else ())}
+    drawn = {*rng.sample(QUICK, 3), *rng.sample(middle, 2), *(rng.sample(DEAR, 1) if rng.random() < dear else ())}
     return [method for method in METHODS if method in drawn]
 
 
@@ -491,7 +491,7 @@ def witness(made: Case, i: int, point: Tensor, eps: float) -> Iterator[tuple[str
 
 
 def run(
-    seeds: Sequence[int], methods: Sequence[str] | None = None, tell: Any = None
+    seeds: Sequence[int], methods: Sequence[str] | None = None, tell: Any = None, dear: float = 0.2
 ) -> tuple[dict[str, Any], list[Failure]]:
     """Check the cases of some seeds: counts for each method and in all, and the failures; `tell` hears of each at once.
 
@@ -507,7 +507,7 @@ def run(
         except Exception as error:
             raise RuntimeError(f"case {seed} cannot be made") from error
         built += time.perf_counter() - begun
-        counts, found = check(made, methods or mixed(seed))
+        counts, found = check(made, methods or mixed(seed, dear))
         for method, count in counts.items():
             total[method].update(count)
         failures += found
@@ -532,6 +532,9 @@ def main() -> int:
     parser.add_argument("--case", type=int, nargs="*", help="these cases alone")
     parser.add_argument("--reported", action="store_true", help="cases of the reported recipe")
     parser.add_argument("--methods", nargs="*", help="such as 'certify crown'; a prefix takes all, '' every one")
+    parser.add_argument(
+        "--dear", type=float, default=0.2, help="the share of cases that also ask a method that takes long"
+    )
     parser.add_argument("--quiet", action="store_true", help="only faults and the summary")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -543,7 +546,7 @@ def main() -> int:
     seeds = given.case or range(first, first + given.count)
     kinds = FAULTS if given.quiet else (*FAULTS, "tie")
     summary, failures = run(
-        seeds, methods, lambda failure: print(failure.line(), flush=True) if failure.what in kinds else None
+        seeds, methods, lambda failure: print(failure.line(), flush=True) if failure.what in kinds else None, given.dear
     )
     for name, count in summary.items():
         print(json.dumps({"method": name, **count}))

@@ -97,3 +97,20 @@ def test_errors_of_workers_are_raised(asked):
         dataclasses.replace(asked, workers=0)
     with pytest.raises(InvalidInput, match="p must be 1 or inf for method mip"):
         verdicts(dataclasses.replace(asked, p=2.0, eps=0.1, method="mip", workers=2))
+
+
+def test_claims_of_a_solver_are_recorded_and_counted_as_no_proof(asked, tmp_path):
+    claims = dataclasses.replace(
+        asked, method="mip(trust='solver', tighten='crown')", eps=0.08, points=40, out=tmp_path / "claims.jsonl"
+    )
+    found = verdicts(claims)
+    claimed = [record for record in found.records if record.claim]
+    assert claimed
+    assert {record.verdict for record in claimed} == {"unknown"}
+    assert {record.reason for record in claimed} == {"robust on the word of highs alone"}
+    assert found.by["robust on the word of highs"] == len(claimed)
+    assert found.counts["unknown"] >= len(claimed)
+    proved = verdicts(dataclasses.replace(claims, method="mip(tighten='crown')", out=tmp_path / "proved.jsonl"))
+    robust = {record.index for record in proved.records if record.verdict == "robust"}
+    assert {record.index for record in claimed} <= robust
+    assert not any(record.claim for record in proved.records)

@@ -191,8 +191,9 @@ def test_bad_input() -> None:
         radius(tiny("fc").train(), x)
 
 
-def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = network("fc")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    net = network("fc", dtype)
     x = inputs(net, 4)
     run = Exploration.run
 
@@ -203,20 +204,3 @@ def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Exploration, "run", wrong)
     with pytest.raises(Contradiction, match="exceeds the distance"):
         radius(net, x, method=Region(regions=5))
-
-
-def test_in_float32_a_proof_beyond_a_witness_is_cut_back_and_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = network("fc", torch.float32)
-    x = inputs(net, 4)
-    run = Exploration.run
-
-    def wrong(self: Exploration) -> None:
-        run(self)
-        self.lower += 1.0
-
-    monkeypatch.setattr(Exploration, "run", wrong)
-    found = radius(net, x, method=Region(regions=5))
-    seen = found.upper.isfinite()
-    assert bool(seen.any())
-    assert torch.equal(found.lower[seen], found.upper[seen])
-    assert not bool(found.exact[seen].any())

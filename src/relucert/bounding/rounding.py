@@ -38,7 +38,9 @@ def evaluation_error(
     known as a centre and a radius, so signs cancel as far as units are stable. `net` and `x` are in float64, `inputs` has
     known intervals of the inputs of switching nodes.
     """
-    own, stable = _forward(net, x, ball, inputs, torch.finfo(dtype))
+    walked, _, relative = _sizes(net, x, ball, inputs)
+    doubt = {index: relative * size for index, size in walked.items()}
+    own, stable = _forward(net, x, ball, inputs, torch.finfo(dtype), doubt)
     count, specs = asked.rows.shape[:2]
     centres, radii = {len(net.graph) - 1: asked.rows}, {len(net.graph) - 1: torch.zeros_like(asked.rows)}
     total = x.new_zeros(count, specs)
@@ -75,7 +77,7 @@ def evaluation_error(
 
 
 def _forward(
-    net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval], info: torch.finfo
+    net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval], info: torch.finfo, doubt: dict[int, Tensor]
 ) -> tuple[dict[int, Tensor], dict[int, tuple[Tensor, Tensor]]]:
     """What every node itself rounds at most, at -1 the sizes of the logits; which ReLUs are on and off in spite of rounding."""
     unit = info.eps / 2
@@ -93,8 +95,8 @@ def _forward(
                 # and so is the product with it.
                 rounded = 2 * unit / (1 - 2 * unit) * node.op.slope * _size(given[0], off[0]) + info.tiny
                 own[node.index] = rounded * (node.op.slope != 0)
-                # The intervals were computed in float64 and have errors of their own, far below a billionth of their size.
-                sure = off[0] + 1e-9 * _size(given[0], off[0])
+                # The intervals were computed in float64 and have errors of their own.
+                sure = off[0] + doubt[node.index]
                 stable[node.index] = given[0].lower > sure, given[0].upper < -sure
                 error = off[0] + own[node.index]
             else:
@@ -104,7 +106,8 @@ def _forward(
             assert isinstance(node.op, Affine)
             gamma = node.op.terms * unit / (1 - node.op.terms * unit)
             reach = node.op.magnitude(*(_size(one, e) for one, e in zip(given, off, strict=True)))
-            own[node.index] = gamma * reach + info.tiny
+            # Beyond the range of the dtype nothing is known of the value.
+            own[node.index] = torch.where(reach * (1 + gamma) < info.max, gamma * reach + info.tiny, math.inf)
             error = node.op.absolute(*off) + own[node.index]
         sizes[node.index], errors[node.index] = through(node, given), error
     last = len(net.graph) - 1
@@ -167,9 +170,13 @@ def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> 
     low, high = ball.hull(x)
     reach: dict[int, Tensor] = {0: torch.maximum(low.abs(), high.abs())}
     before: dict[int, Tensor] = {}
-    terms = math.prod(x.shape[1:]) + 8
+    terms, tiny = math.prod(x.shape[1:]) + 8, torch.finfo(x.dtype).tiny
+    # What products that vanish below the smallest number can do: each is at most `tiny`, times the value that it stands at.
+    lost = x.new_zeros(len(x))
     for node in net.graph.nodes[1:]:
         given = [reach[i] for i in node.inputs]
+        count = max(node.op.terms, node.op.adjoint_terms) if isinstance(node.op, Affine) else 2
+        lost = lost + tiny * count * sum(1.0 + part.flatten(1).sum(1) for part in given)
         if isinstance(node.op, Switching):
             if node.index in inputs:
                 known = inputs[node.index]
@@ -180,14 +187,18 @@ def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> 
         else:
             assert isinstance(node.op, Affine)
             reach[node.index] = node.op.magnitude(*given)
-            terms += node.op.terms + 8
+            terms += count + 8
         for source in set(node.inputs):
             if net.graph.last_use[source] <= node.index:
                 del reach[source]
     # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
     powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
     times = 4 * powers * terms * (1 + len(net.switches))
-    return before, reach[len(net.graph) - 1], times * (torch.finfo(torch.float64).eps / 2)
+    relative = times * (torch.finfo(torch.float64).eps / 2)
+    # In parts of the relative error, so that one number serves callers for both.
+    lost = (1 + len(net.switches)) * lost / relative
+    before = {index: size + lost.reshape(-1, *(1,) * (size.dim() - 1)) for index, size in before.items()}
+    return before, reach[len(net.graph) - 1] + lost[:, None], relative
 
 
 def _size(within: Interval, error: Tensor) -> Tensor:

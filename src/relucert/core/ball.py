@@ -16,7 +16,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
 from relucert.core.norms import check_p, norm
 from relucert.core.projection import projected_offset
-from relucert.core.rounding import cast_up, relative_rounding, rounded_inwards, sum_up, within
+from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
 from relucert.core.sampling import random_offsets
 from relucert.core.water_level import ITERATIONS
 
@@ -108,20 +108,17 @@ class Ball:
         if math.isinf(self.p):
             # Rounded up, a difference exceeds eps only if it does so in real arithmetic.
             limit = eps.reshape(*eps.shape, *[1] * dims)
-            short = (sum_up(points, -centre) <= limit) & (sum_up(centre, -points) <= limit)
-            return boxed & short.flatten(-dims).all(-1)
+            return boxed & (apart_up(points, centre) <= limit).flatten(-dims).all(-1)
         length = norm(points - centre, self.p, z.ndim - dims)
         inside = boxed & (length <= eps)
         # What rounding could decide is decided by rational arithmetic, or against the point.
         hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps
-        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite()
+        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite() & (eps > 1e-290)
         if slack > 0 or not bool(close.any()):
             return inside
         for place in close.nonzero().tolist():
-            exact = float(self.p).is_integer() and self.p <= 64
-            inside[tuple(place)] = exact and within(
-                x[place[0]].double(), points[tuple(place)], self.p, float(self._radii(x)[place[0]])
-            )
+            radius = float(self._radii(x)[place[0]])
+            inside[tuple(place)] = within(x[place[0]].double(), points[tuple(place)], self.p, radius)
         return inside
 
     def project(

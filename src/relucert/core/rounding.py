@@ -41,6 +41,11 @@ def sum_up(a: Float[Tensor, " ..."], b: Float[Tensor, " ..."]) -> Float[Tensor, 
     return torch.where(error > 0, torch.nextafter(total, torch.full_like(total, math.inf)), total)
 
 
+def apart_up(a: Float[Tensor, " ..."], b: Float[Tensor, " ..."]) -> Float[Tensor, " ..."]:
+    """Return |a - b| in float64, rounded up: it exceeds a float only if the distance of real arithmetic does."""
+    return torch.maximum(sum_up(a, -b), sum_up(b, -a))
+
+
 def length_up(
     x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"], p: float | int
 ) -> Float[Tensor, " batch"]:
@@ -49,8 +54,7 @@ def length_up(
     >>> float(length_up(torch.tensor([[0.5]]), torch.tensor([[0.25]]), float("inf")))
     0.25
     """
-    a, b = z.double(), x.double()
-    offset = torch.maximum(sum_up(a, -b), sum_up(b, -a)).flatten(1)
+    offset = apart_up(z.double(), x.double()).flatten(1)
     length = norm(offset, p)
     if math.isinf(check_p(p)):
         return length
@@ -60,10 +64,13 @@ def length_up(
 
 
 def within(x: Float[Tensor, " *input"], z: Float[Tensor, " *input"], p: float, eps: float) -> bool:
-    """Return whether ||z - x||_p <= eps for one point in rational arithmetic; p is an integer, or inf."""
+    """Return whether ||z - x||_p <= eps for one point in rational arithmetic; False where p, no integer, hides it."""
     steps = [abs(Fraction(a) - Fraction(b)) for a, b in zip(z.flatten().tolist(), x.flatten().tolist(), strict=True)]
-    if math.isinf(p):
+    steps = [step for step in steps if step]
+    if math.isinf(p) or len(steps) <= 1:
         return max(steps, default=Fraction(0)) <= Fraction(eps)
+    if not float(p).is_integer() or p > 64:
+        return False
     return sum((step ** int(p) for step in steps), Fraction(0)) <= Fraction(eps) ** int(p)
 
 
@@ -87,7 +94,8 @@ def rounded_inwards(
     centre, eps = x.double().flatten(1), eps.double()[:, None]
     offset = z.double().flatten(1) - centre
     if math.isinf(p):
-        long, shorter = offset.abs() > eps, torch.minimum(torch.maximum(offset, -eps), eps)
+        long = apart_up(z.double().flatten(1), centre) > eps
+        shorter = torch.minimum(torch.maximum(offset, -eps), eps)
     else:
         # The largest length that stays below eps however the powers are added up.
         limit = eps * (1.0 - 4.0 * relative_rounding(offset.shape[-1], torch.float64))
@@ -95,5 +103,5 @@ def rounded_inwards(
         long = length > limit
         shorter = offset * torch.where(long & (length > 0), limit / length, 1.0)
     near = (centre + shorter).to(x.dtype)
-    near = torch.where((near.double() - centre).abs() > shorter.abs(), torch.nextafter(near, x.flatten(1)), near)
+    near = torch.where(apart_up(near.double(), centre) > shorter.abs(), torch.nextafter(near, x.flatten(1)), near)
     return torch.where(long, near, z.flatten(1)).reshape(z.shape)

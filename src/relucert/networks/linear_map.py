@@ -6,6 +6,7 @@ map is never written out: values go forward through the graph, rows of V go back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.affine import Affine
+from relucert.networks.affine import Affine, Source
 from relucert.networks.graph import Graph
 from relucert.networks.switching import Switching
 
 Patterns = list[Tensor]
+COPYING = ("reshape", "permute", "gather")  # kinds of nodes whose entries are entries of their input
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,12 @@ class LinearMap:
         ones = like.new_ones(len(like), *self.graph[0].shape)
         sizes, errors, wanted = {0: ones}, {0: torch.zeros_like(ones)}, set(keep)
         switch = {node.index: place for place, node in enumerate(self.graph.switches)}
-        unit = torch.finfo(like.dtype).eps / 2
+        unit, tiny = torch.finfo(like.dtype).eps / 2, torch.finfo(like.dtype).tiny
+        # Entries that are copies of inputs: the rows of a layer behind them are its weights, without an error.
+        copies = {0}
+        # Products that vanish below the smallest number, each of them at most `tiny`.
+        lost = like.new_zeros(len(like))
+        hazard = any(_vanishing(source.value) for node in self.graph for source in _sources(node.op))
         for node in self.graph.nodes[1 : max(wanted) + 1]:
             given, off = [sizes[i] for i in node.inputs], [errors[i] for i in node.inputs]
             if isinstance(node.op, Switching):
@@ -111,8 +118,15 @@ class LinearMap:
                 assert isinstance(node.op, Affine)
                 count = max(node.op.terms, node.op.adjoint_terms)
                 size = node.op.absolute(*given)
-                error = node.op.absolute(*off) + count * unit / (1 - count * unit) * size
-            sizes[node.index], errors[node.index] = size, error
+                error = node.op.absolute(*off)
+                of_copies = copies.issuperset(node.inputs)
+                if node.op.kind in COPYING:
+                    copies |= {node.index} if of_copies else set()
+                elif not (of_copies and node.op.kind in ("linear", "conv2d")):
+                    error = error + count * unit / (1 - count * unit) * size
+                lost = lost + tiny * count * sum(part.flatten(1).sum(1) for part in given)
+            error = torch.where((size > 0) & (error > 0), error + _spread(lost, error), error)
+            sizes[node.index], errors[node.index] = size, error + math.inf if hazard else error
             for source in set(node.inputs):
                 if self.graph.last_use[source] <= node.index and source not in wanted:
                     del sizes[source], errors[source]
@@ -154,6 +168,19 @@ class LinearMap:
                 seen.add(index)
                 stack.extend(self.graph[index].inputs)
         return False
+
+
+def _sources(op: object) -> list[Source]:
+    return list(op.sources().values()) if isinstance(op, Affine) else []
+
+
+def _vanishing(value: Tensor) -> bool:
+    """Whether weights are so small, and not zero, that their products may vanish altogether."""
+    return value.is_floating_point() and bool(((value != 0) & (value.abs() < 1e-60)).any())
+
+
+def _spread(numbers: Tensor, like: Tensor) -> Tensor:
+    return numbers.reshape(-1, *(1,) * (like.dim() - 1))
 
 
 def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -74,7 +74,7 @@ class Cell:
     @cached_property
     def real(self) -> NDArray[np.intp]:
         """The faces that have a direction."""
-        return np.flatnonzero(~self.void)
+        return np.flatnonzero(~self.void & self.rows[: self.count].any(1))
 
     def polytope(self, radius: float) -> tuple[Polytope, float]:
         """The region within the box, widened so that its facets hold the true ones within `radius`, up to a step in l_2.
@@ -122,7 +122,9 @@ def blurred(rows: Array, margin_errors: Array, row_errors: Array, radius: Array 
     Shapes: rows (.., n, d), errors (.., n), radius (..).
     """
     norms = np.linalg.norm(rows, axis=-1)
-    off = margin_errors + row_errors * np.expand_dims(radius, -1)
+    # A row without an error is right however far away.
+    rates = np.where(row_errors == 0, 0.0, np.expand_dims(radius, -1))
+    off = margin_errors + row_errors * rates
     step = np.divide(off, norms, out=np.zeros_like(off), where=norms > 0).max(-1, initial=0.0)
     return off + np.expand_dims(step, -1) * norms, step
 
@@ -162,20 +164,24 @@ class FacetExploration(Exploration):
         raw = torch.cat([found.raw_margins, found.raw_lead], 1)
         own = self._own(index)
         flat = rows.flatten(2)
-        void = (flat == 0).all(2) | margins.isinf()
+        errors = torch.cat([found.face_errors, found.class_errors], 1)
+        # A row that is computed as zero has no direction only if it is known without an error.
+        void = ((flat == 0).all(2) & (errors == 0)) | margins.isinf()
         # A class that is never ahead of or behind another has a distance, a face that is the same everywhere has none.
         skip = torch.cat([void[:, : region.count], own], 1)
         margins, raw = (part.masked_fill(void & part.isinf(), 0.0) for part in (margins, raw))
         box = (self.low[index], self.high[index])
-        errors = torch.cat([found.face_errors, found.class_errors], 1)
         nearest = distances_in_box(x, rows, margins, errors, self.p, box, self.budget, point=True)
         assert nearest.point is not None
-        distance = nearest.distance.masked_fill(skip, math.inf)
         norms = flat.norm(dim=2)
         self.blurred[index] |= ~resolved(norms[:, : region.count], found.face_errors)
         flat_faces = (norms == 0)[:, : region.count] & (found.face_errors == 0)
-        sideless = self._sideless(index, found, flat_faces)
+        sideless, hidden = self._sideless(index, found, flat_faces)
+        distance = torch.where(hidden[:, None], 0.0, nearest.distance).masked_fill(skip, math.inf)
         off = torch.cat([found.margin_errors, found.lead_errors], 1)
+        # What rounding does to the offsets below.
+        sizes = (flat.abs() @ x.flatten(1).abs().unsqueeze(2))[:, :, 0] + raw.abs()
+        off = off + (flat.shape[2] + 2) * torch.finfo(flat.dtype).eps * sizes
         keys = torch.maximum(distance, key[:, None])
         points = nearest.point.flatten(2)
         offsets = raw - (flat @ x.flatten(1).unsqueeze(2))[:, :, 0]
@@ -250,7 +256,9 @@ class FacetExploration(Exploration):
         if not np.isfinite(rooms).any():
             far = np.flatnonzero(lower > FAR * (1.0 + np.abs(centre).max(1)))
             empty = certified_empties(normals[far], limits[far], found.multipliers[far], last[far], centre[far])
-            lower[far[empty]] = math.inf
+            # Limits are widened for rounding within the radius alone, unless nothing is rounded.
+            known = (row_errors[example[far[empty]]] == 0).all(1)
+            lower[far[empty]] = np.where(known, math.inf, np.maximum(lower[far[empty]], radius[far[empty]]))
         keys[example, entry] = np.maximum(keys[example, entry], lower)
         point = (centre + found.step).clip(centre - rooms[0], centre + rooms[1])
         with np.errstate(invalid="ignore"):

@@ -37,9 +37,11 @@ from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
 from relucert.networks.affine import Linear
 from relucert.networks.network import Network
+from relucert.networks.prediction import logits_with_errors
 
 SAFETY = 1e-9  # what distances are reduced by besides, relative
 RESOLVED = 1e-9  # the error of a row, in parts of its norm, up to which the search goes on behind a face
+NOTHING = 1e-290  # an error below this is one of underflow alone: the value was added up from zeros
 BEYOND = 100.0  # distances in the box are proved up to this many times the free one
 FREE, BOXED = 0, 1  # how much a key knows: the free distance, that in the box
 BLOCK = 8  # hyperplanes of an example that learn their distance in the box together
@@ -172,7 +174,11 @@ class Exploration:
         inner = inner.sign() * (inner.abs() - slack).clamp(min=0)
         ahead = ahead.sign() * (ahead.abs() - lead_slack).clamp(min=0)
         off, class_errors = _row_errors(region, places, x, y)
-        certain = ((lead > lead_slack) | self._own(index)).all(1)
+        certain = torch.ones(len(index), dtype=torch.bool)
+        if not self.seen[int(index[0])]:  # not by the pattern, which rounding may have chosen wrongly
+            values_at, off_at = logits_with_errors(self.net, x)
+            least = values_at.gather(1, y[:, None]) - values_at - off_at.gather(1, y[:, None]) - off_at
+            certain = ((least > 0) | self._own(index)).all(1)
         return Measured(
             region, margins, inner, lead, ahead, region.decision_rows(y),
             _face_errors(region, off, x), class_errors, slack, lead_slack, certain,
@@ -198,7 +204,9 @@ class Exploration:
         level = torch.full(distance.shape, FREE, dtype=torch.int8)
         level[:, faces.shape[1] :] = BOXED
         ahead = torch.cat([found.margins, lead], 1)
-        sideless = self._sideless(index, found, (norms == 0) & (found.face_errors == 0))
+        sideless, hidden = self._sideless(index, found, (norms == 0) & (found.face_errors == 0))
+        distance = torch.where(hidden[:, None] & distance.isfinite(), 0.0, distance)
+        distance[:, faces.shape[1] :].masked_fill_(self._own(index), math.inf)
         self._store(index, found, torch.maximum(distance, key[:, None]), level, ahead, sideless)
         # The nearest decision hyperplane may do.
         nearest = classes.argmin(1)
@@ -211,14 +219,18 @@ class Exploration:
         """Which class is the example's own."""
         return torch.nn.functional.one_hot(self.y[index], self.net.classes).bool()
 
-    def _sideless(self, index: Tensor, found: Measured, flat: Tensor) -> Bool[Tensor, " rows faces"]:
-        """The faces of regions that vanish identically: a `flat` row and a margin of zero.
+    def _sideless(
+        self, index: Tensor, found: Measured, flat: Tensor
+    ) -> tuple[Bool[Tensor, " rows faces"], Bool[Tensor, " rows"]]:
+        """The faces of regions that vanish identically: a `flat` row and a margin that is zero without an error.
 
-        Where rounding hides whether a constant is zero, the search ends.
+        Second, the regions in which rounding hides the side of a constant unit: there nothing is known beyond the key at which
+        the region was entered, and the search ends.
         """
-        hidden = flat & (found.raw_margins != 0) & (found.raw_margins.abs() <= found.margin_errors)
-        self.blurred[index] |= hidden.any(1)
-        return flat & (found.raw_margins == 0)
+        zero = flat & (found.raw_margins == 0) & (found.margin_errors < NOTHING)
+        hidden = (flat & (found.raw_margins.abs() <= found.margin_errors) & ~zero).any(1)
+        self.blurred[index] |= hidden
+        return zero, hidden
 
     def _store(
         self, index: Tensor, found: Measured, keys: Tensor, level: Tensor, margins: Tensor, sideless: Tensor

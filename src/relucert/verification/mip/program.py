@@ -232,6 +232,7 @@ class Program:
         best, floor = lows.argmax(1), lows.max(1)
         wins = highs > floor[:, None]
         wins[np.arange(len(seen)), best] = True
+        spare, top = np.where(wins, slack[here], 0.0).max(1), np.where(wins, highs, -math.inf).max(1)
         # Constants among the candidates: the largest one stands for all.
         fixed = wins & (z.column[here] < 0)
         level = np.where(fixed, z.constant[here], -math.inf)
@@ -241,8 +242,7 @@ class Program:
         several = np.flatnonzero(wins.sum(1) > 1)
         if len(several) == 0:
             return found
-        spare = np.where(wins, slack[here], 0.0).max(1)[several]
-        top = np.where(wins, highs, -math.inf).max(1)[several]
+        spare, top = spare[several], top[several]
         y = self.add_columns(floor[several], top)
         window, entry = np.nonzero(wins[several])
         units = seen[several][window, entry]
