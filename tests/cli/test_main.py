@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relucert.cli.main import VERBS, run
+from relucert.cli.main import VERBS, main, run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TRAIN = ["train", "--data", "digits", "--epochs", "1", "--evaluate-points", "20"]
@@ -78,33 +78,42 @@ def test_certify_from_the_command_line(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[0])["lower"] > 0
 
 
-def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(tmp_path):
+MISTAKES = [
+    ([], "usage: relucert VERB"),
+    (["fly"], "there is no verb 'fly'"),
+    (["train", "--epochs", "0"], "epochs must be at least 1, got 0"),
+    (["train", "--eps", "-1"], "eps must be a positive number, got -1.0"),
+    (["train", "--epochs", "many"], "many"),
+    (["train", "--data", "mnist", "--out", "{folder}/run"], "mnist"),
+    (["train", "--data", "digits", "--out", "{folder}/broken.safetensors/run"], "cannot be made"),
+    (["evaluate", "{folder}/broken.safetensors", "--data", "digits"], "is not a safetensors file, or it is damaged"),
+    (["evaluate", "{folder}/nothing", "--data", "digits"], "does not exist"),
+    (["evaluate", "{folder}", "--data", "digits"], "folder without model.safetensors"),
+    (["evaluate", "{folder}", "--data", "digits", "--attack", "magic"], "method must be one of apgd, pgd"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(
+    tmp_path, capsys, monkeypatch, arguments, message
+):
     (tmp_path / "broken.safetensors").write_bytes(b"hello")
-    missing = tmp_path / "data"
-    for arguments, message in [
-        ([], "usage: relucert VERB"),
-        (["fly"], "there is no verb 'fly'"),
-        (["train", "--epochs", "0"], "epochs must be at least 1, got 0"),
-        (["train", "--eps", "-1"], "eps must be a positive number, got -1.0"),
-        (["train", "--epochs", "many"], "many"),
-        (["train", "--data", "mnist", "--out", str(tmp_path / "run")], "mnist"),
-        (["train", "--data", "digits", "--out", str(tmp_path / "broken.safetensors" / "run")], "cannot be made"),
-        (
-            ["evaluate", str(tmp_path / "broken.safetensors"), "--data", "digits"],
-            "is not a safetensors file, or it is damaged",
-        ),
-        (["evaluate", str(tmp_path / "nothing"), "--data", "digits"], "does not exist"),
-        (["evaluate", str(tmp_path), "--data", "digits"], "folder without model.safetensors"),
-        (["evaluate", str(tmp_path), "--data", "digits", "--attack", "magic"], "method must be one of apgd, pgd"),
-    ]:
-        done = relucert(
-            *arguments, RELUCERT_DATA=str(missing), HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9"
-        )
-        assert done.returncode == 2, (arguments, done.stdout, done.stderr)
-        said = done.stderr + done.stdout
-        assert message in " ".join(said.split()), (arguments, said)
-        assert "Traceback" not in said
+    monkeypatch.setenv("RELUCERT_DATA", str(tmp_path / "data"))
+    for proxy in ("HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    with pytest.raises(SystemExit) as done:
+        main([part.format(folder=tmp_path) for part in arguments])
+    assert done.value.code == 2
+    said = "".join(capsys.readouterr())
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["broken.safetensors"]
+
+
+def test_a_mistake_ends_the_process_with_exit_code_2():
+    done = relucert("fly")
+    assert done.returncode == 2
+    assert "there is no verb 'fly'" in done.stderr
 
 
 def test_networks_and_data_that_do_not_fit_are_named(tmp_path, capsys):
