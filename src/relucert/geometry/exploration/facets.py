@@ -126,7 +126,7 @@ def blurred(rows: Array, margin_errors: Array, row_errors: Array, radius: Array 
     rates = np.where(row_errors == 0, 0.0, np.expand_dims(radius, -1))
     off = margin_errors + row_errors * rates
     step = np.divide(off, norms, out=np.zeros_like(off), where=norms > 0).max(-1, initial=0.0)
-    return off + np.expand_dims(step, -1) * norms, step
+    return off + np.expand_dims(step, -1) * norms, np.asarray(step)
 
 
 class FacetExploration(Exploration):
