@@ -100,3 +100,26 @@ def test_values_beyond_the_range_of_the_dtype_prove_nothing_of_the_executed_netw
     assert int(net.predict(torch.tensor([[6.0]]))) == 1
     found = rc.certify(net, x, y, rc.Ball(math.inf, 10.0, box=(0.0, 20.0)), method)
     assert found.verdict[0] is not Verdict.ROBUST
+
+
+class Repeated(nn.Module):
+    """One input taken three times by a constant selection, with weights that cancel in the adjoint: 1 + 1e17 - 1e17."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("index", torch.tensor([0, 0, 0]))
+        self.first, self.last = layers(
+            ([[1.0, 1e17, -1e17], [1.0, 0.0, 0.0]], [-0.3, 1.0]), ([[0.0, 0.0], [100.0, 1.0]], [10.0, 0.0])
+        )
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(z[:, self.index])))
+
+
+@pytest.mark.parametrize("method", ["region", "region(regions=1)", "region(regions=None)", "region(facets=False)"])
+def test_rows_behind_a_repeated_entry_are_not_taken_for_exact(method):
+    net = Network(Repeated(), (1,)).eval()
+    x, y = torch.tensor([[0.25]], dtype=torch.float64), torch.tensor([0])
+    if int(net.predict(x)) != 0:
+        pytest.skip("the order of summation of this machine makes the executed class another")
+    assert float(rc.radius(net, x, y, math.inf, (0.0, 1.0), method).lower) <= 0.137

@@ -19,7 +19,7 @@ from relucert.networks.graph import Graph
 from relucert.networks.switching import Switching
 
 Patterns = list[Tensor]
-COPYING = ("reshape", "permute", "gather")  # kinds of nodes whose entries are entries of their input
+COPYING = ("reshape", "permute")  # every entry is one of the input, once: the adjoint of a gather adds repeated ones up
 
 
 @dataclass(frozen=True, eq=False)
