@@ -40,13 +40,14 @@ from relucert.bounding.contraction import Kept
 from relucert.bounding.crown import CROWN, AfterCROWN
 from relucert.bounding.minimiser import minimised
 from relucert.bounding.rounding import evaluation_error, largest_inputs
-from relucert.bounding.spectral import SIDE, affine_part, gamma, reached, top_bounds
+from relucert.bounding.spectral import SIDE, affine_part, gamma, top_bounds
 from relucert.bounding.units import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU
+from relucert.networks.traversal import affine_ancestors
 
 _SMOOTH = 0.05  # of a unit's standard deviation: where the kink of a ReLU is rounded off while moments are looked for
 _FLOOR = 1e-9  # the smallest entry of K, as a part of their mean
@@ -84,7 +85,7 @@ class Moments(AfterCROWN):
     def whole(net: Network) -> bool:
         """Whether the first layer is all that there is: every switch is a ReLU that sees no other one."""
         single = all(
-            isinstance(node.op, ReLU) and reached(net.graph, node.inputs[0])[1] == [0] for node in net.switches
+            isinstance(node.op, ReLU) and affine_ancestors(net.graph, node.inputs[0])[1] == [0] for node in net.switches
         )
         return single and math.prod(net.input_shape) <= SIDE
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_part, propagate, propagate_back
+from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
 
 Patterns = list[Tensor]
 
@@ -82,7 +82,7 @@ class LinearMap:
 
     def depends_on_pattern(self, node: int) -> bool:
         """Whether a switching node lies between the input and this node; if none does, V is the same for all inputs."""
-        return affine_part(self.graph, node)[1] != [0]
+        return affine_ancestors(self.graph, node)[1] != [0]
 
     def _by_node(self) -> dict[int, Tensor]:
         """The pattern of every switching node by the node's index."""

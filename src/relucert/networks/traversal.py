@@ -133,7 +133,7 @@ def propagate_back(graph: Graph, rule: BackwardRule[Value], node: int, start: Va
     return waiting.get(0)
 
 
-def affine_part(graph: Graph, node: int) -> tuple[list[int], list[int]]:
+def affine_ancestors(graph: Graph, node: int) -> tuple[list[int], list[int]]:
     """The affine nodes that a node is made of, itself included, and the roots they read: the input and switching nodes."""
     inside: set[int] = set()
     roots: set[int] = set()
