@@ -34,7 +34,6 @@ _LOCAL = 2**31  # operations that the matrix of one example may cost
 _UNIT = torch.finfo(torch.float64).eps / 2
 _RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
 _LANCZOS = 40
-_ISOMETRIC = ("shift", "reshape", "permute", "pad", "concat")
 
 
 def gamma(count: int) -> float:
@@ -163,7 +162,7 @@ def node_bound(op: Affine, shape: Shape) -> float:
     The smallest of what its kind tells, the matrix itself if it can be written out, Fourier's bound for a convolution and
     `sqrt(||A||_1 ||A||_inf)`.
     """
-    if op.kind in _ISOMETRIC:
+    if op.isometric:
         return 1.0
     if isinstance(op, Add):
         return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
@@ -250,16 +249,19 @@ class _AbsoluteSums(ForwardRule[Tensor]):
 def affine_part(graph: Graph, node: int) -> AffinePart | None:
     """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
     inside, roots = affine_ancestors(graph, node)
-    shape, sizes = graph[node].shape, {index: math.prod(graph[index].shape) for index in [*inside, *roots]}
+    shape, sizes = (
+        graph[node].shape,
+        {index: math.prod(graph[index].shape) for index in [*(one.index for one in inside), *roots]},
+    )
     if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
         return None
-    device = next((s.value.device for index in inside for s in _affine(graph, index).sources().values()), None)
+    device = next((s.value.device for one in inside for s in one.op.sources().values()), None)
     pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
     for places in torch.arange(sizes[node], device=device).split(max(1, _PIECE // (48 * max(sizes.values())))):
         for root, rows in to_roots(graph, node, one_hot(places[None], shape, torch.float64)).items():
             pieces[root].append(rows[0].flatten(1))
     matrices = {root: torch.cat(rows) for root, rows in pieces.items()}
-    terms = sum(8 + sizes[index] + sum(map(math.prod, _affine(graph, index).in_shapes)) for index in inside)
+    terms = sum(8 + sizes[one.index] + sum(map(math.prod, one.op.in_shapes)) for one in inside)
     hidden = {}
     for root, matrix in matrices.items():
         # The product of the absolute values has rows no longer than their sums; its rounding is a share of that.
@@ -270,12 +272,6 @@ def affine_part(graph: Graph, node: int) -> AffinePart | None:
     if len(roots) > 1:
         joint = float(norm_bounds(torch.cat([*matrices.values()], 1)[None], sum(hidden.values())))
     return AffinePart(matrices, hidden, norms, joint)
-
-
-def _affine(graph: Graph, index: int) -> Affine:
-    op = graph[index].op
-    assert isinstance(op, Affine)
-    return op
 
 
 def row_norm_bounds(

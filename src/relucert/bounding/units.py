@@ -31,8 +31,6 @@ from relucert.networks.traversal import affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one walk
-# A gather is not among them: what takes an entry twice mixes it where both are added up.
-_ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,14 +245,8 @@ class Walks:
 
     def _mixes_once(self, node: int) -> bool:
         """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
-        mixing, index = 0, node
-        while index:
-            here = self.graph[index]
-            if len(here.inputs) != 1:
-                return False
-            mixing += here.kind not in _ELEMENTWISE
-            index = here.inputs[0]
-        return mixing <= 1
+        nodes = affine_ancestors(self.graph, node)[0]
+        return all(len(one.inputs) == 1 for one in nodes) and sum(not one.op.elementwise for one in nodes) <= 1
 
 
 def tightened(

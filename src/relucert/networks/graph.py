@@ -69,15 +69,6 @@ class Graph:
         """The switching nodes, in order."""
         return tuple(cast(Node[Switching], node) for node in self.nodes if isinstance(node.op, Switching))
 
-    @cached_property
-    def last_use(self) -> tuple[int, ...]:
-        """For every node, the last node that reads it: beyond that its value need not be kept."""
-        last = list(range(len(self.nodes)))
-        for node in self.nodes:
-            for source in node.inputs:
-                last[source] = max(last[source], node.index)
-        return tuple(last)
-
     def values(self, x: Tensor, keep: Sequence[int]) -> dict[int, Tensor]:
         """The values of the nodes in `keep` at inputs `(batch, *input)`."""
         return propagate(self, Evaluation(), {0: x}, keep)

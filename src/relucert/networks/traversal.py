@@ -133,19 +133,19 @@ def propagate_back(graph: Graph, rule: BackwardRule[Value], node: int, start: Va
     return waiting.get(0)
 
 
-def affine_ancestors(graph: Graph, node: int) -> tuple[list[int], list[int]]:
+def affine_ancestors(graph: Graph, node: int) -> tuple[list[Node[Affine]], list[int]]:
     """The affine nodes that a node is made of, itself included, and the roots they read: the input and switching nodes."""
-    inside: set[int] = set()
+    inside: dict[int, Node[Affine]] = {}
     roots: set[int] = set()
     stack = [node]
     while stack:
-        index = stack.pop()
-        if not isinstance(graph[index].op, Affine):
-            roots.add(index)
-        elif index not in inside:
-            inside.add(index)
-            stack.extend(graph[index].inputs)
-    return sorted(inside), sorted(roots)
+        current = graph[stack.pop()]
+        if not isinstance(current.op, Affine):
+            roots.add(current.index)
+        elif current.index not in inside:
+            inside[current.index] = cast("Node[Affine]", current)
+            stack.extend(current.inputs)
+    return [inside[index] for index in sorted(inside)], sorted(roots)
 
 
 def read_later(graph: Graph, index: int) -> list[int]:
