@@ -270,8 +270,7 @@ class Parts:
             after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
             before = torch.minimum(before, after)
         if isinstance(op, MaxPool2d):
-            windows = op.windows()
-            after = after * math.sqrt(int(windows[windows >= 0].bincount().max())) * (1 + 1e-15)
+            after = after * math.sqrt(op.most()) * (1 + 1e-15)
         low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
         noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)

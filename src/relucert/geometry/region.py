@@ -114,10 +114,7 @@ class LinearRegion:
         places = [node.inputs[0] for node in net.switches]
         last = len(net.graph) - 1
         values = net.graph.values(x, [*places, last])
-        patterns = [
-            node.op.pattern(values[place].detach())  # type: ignore[union-attr]
-            for node, place in zip(net.switches, places, strict=True)
-        ]
+        patterns = [node.op.pattern(values[place].detach()) for node, place in zip(net.switches, places, strict=True)]
         return cls(net, patterns, len(x)), [values[place] for place in places], values[last]
 
     def __len__(self) -> int:

@@ -77,6 +77,7 @@ class Graph:
         """The number of units that switch: every ReLU, and every window of a max pool."""
         return sum(math.prod(node.shape) for node in self.switches)
 
+    @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:
         """The ReLU and leaky ReLU nodes, in order."""
         return tuple(cast(Node[ReLU], node) for node in self.switches if isinstance(node.op, ReLU))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.affine import Source
 from relucert.networks.graph import Graph, Node
-from relucert.networks.switching import Switching
+from relucert.networks.switching import ReLU, Switching
 from relucert.networks.tracing import trace
 
 Numbers = float | Sequence[float] | Tensor | None
@@ -94,6 +94,11 @@ class Network(nn.Module):
     def switches(self) -> tuple[Node[Switching], ...]:
         """The switching nodes (ReLU, leaky ReLU, max pool) in order."""
         return self.graph.switches
+
+    @property
+    def relus(self) -> tuple[Node[ReLU], ...]:
+        """The ReLU and leaky ReLU nodes, in order."""
+        return self.graph.relus
 
     @property
     def hidden_units(self) -> int:

@@ -107,12 +107,7 @@ def propagate(
         else:
             source = node.inputs[0]
             live[source] = rule.preactivation(cast("Node[Switching]", node), live[source])
-            if isinstance(node.op, ReLU):
-                live[index] = rule.relu(cast("Node[ReLU]", node), live[source])
-            elif isinstance(node.op, MaxPool2d):
-                live[index] = rule.max_pool(cast("Node[MaxPool2d]", node), live[source])
-            else:
-                raise _refusal(rule, node)
+            live[index] = cast(Value, _switch(rule, node, live[source]))
         for source in set(node.inputs):
             if last_use[source] == index and source not in kept:
                 del live[source]
@@ -170,13 +165,17 @@ def _values_back(rule: BackwardRule[Value], node: Node, value: Value) -> list[tu
     """The inputs of a node that propagation goes on to, and their values."""
     if isinstance(node.op, Affine):
         return list(zip(node.inputs, rule.affine(node, value), strict=True))
-    if isinstance(node.op, ReLU):
-        back = rule.relu(node, value)
-    elif isinstance(node.op, MaxPool2d):
-        back = rule.max_pool(node, value)
-    else:
-        raise _refusal(rule, node)
+    back = _switch(rule, node, value)
     return [] if back is None else [(node.inputs[0], back)]
+
+
+def _switch(rule: ForwardRule[Value] | BackwardRule[Value], node: Node, value: Value) -> Value | None:
+    """What a rule makes of a value at a switching node, by the node's kind."""
+    if isinstance(node.op, ReLU):
+        return rule.relu(node, value)
+    if isinstance(node.op, MaxPool2d):
+        return rule.max_pool(node, value)
+    raise _refusal(rule, node)
 
 
 def _refusal(rule: object, node: Node) -> UnsupportedLayer:

@@ -62,8 +62,7 @@ class _Movement(ForwardRule[Tensor]):
         return value
 
     def max_pool(self, node: Node[MaxPool2d], value: Tensor) -> Tensor:
-        windows = node.op.windows()
-        return value * math.sqrt(int(windows[windows >= 0].bincount().max()))
+        return value * math.sqrt(node.op.most())
 
 
 def _estimate(net: Network, node: Node[Affine], generator: torch.Generator, iterations: int, like: Tensor) -> Tensor:
