@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.region import LinearRegion, WindowFaces
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import Patterns
@@ -66,6 +66,7 @@ class _Behind(ForwardRule[Pair]):
 
     def max_pool(self, node: Node[MaxPool2d], value: Pair) -> Pair:
         faces, old, flipped, sideless = self.known[node.index]
+        assert isinstance(faces, WindowFaces)
         return self._through(node, value, _winners(faces, old, flipped, sideless, value[0], ZERO * value[1]))
 
     def _through(self, node: Node[Switching], value: Pair, pattern: Tensor) -> Pair:
@@ -80,7 +81,7 @@ def _sides(old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: 
     return torch.where(flipped, ~old, torch.where(sideless, free, old))
 
 
-def _winners(faces: Faces, old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
+def _winners(faces: WindowFaces, old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
     """The winners of windows: the entry that is flipped to, or of all entries that tie on the region the steepest."""
     windows = faces.windows.to(old.device)
     winner = old.flatten(2)

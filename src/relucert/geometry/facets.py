@@ -34,9 +34,8 @@ from relucert.geometry.neighbours import (
     resolved,
 )
 from relucert.geometry.polytope import OPTIMAL, Polytope
-from relucert.geometry.region import LinearRegion
+from relucert.geometry.region import LinearRegion, WindowFaces
 from relucert.geometry.witness import PUSHES
-from relucert.networks.switching import ReLU
 
 ROUNDING = 1e-13  # the same for the points that quick programs find
 INSIDE = 1e-12  # what of its size a margin may be below zero at a point that passes for one of the region
@@ -139,7 +138,7 @@ class FacetExploration(Exploration):
         found: list[tuple[int, int | bytes]] = []
         start = 0
         for faces in LinearRegion.at(self.net, self.x[:1]).faces:
-            if isinstance(faces.node.op, ReLU):
+            if not isinstance(faces, WindowFaces):
                 found += [(start + unit // 8, 128 >> unit % 8) for unit in range(faces.count)]
                 start += (faces.count + 7) // 8
                 continue
