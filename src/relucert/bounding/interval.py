@@ -1,8 +1,7 @@
-"""Interval arithmetic through one node: the cheapest bound there is, and where every other one starts."""
+"""Interval arithmetic: the cheapest bound there is, and where every other one starts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Node
 from relucert.networks.switching import Switching
+from relucert.networks.traversal import ForwardRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +47,13 @@ class Interval:
         return ~((self.lower >= 0) | (self.upper <= 0))
 
 
-def through(node: Node, inputs: Sequence[Interval]) -> Interval:
-    """What a node makes of intervals: A c + b -+ |A| r for an affine one, both ends for a (monotone) switching one."""
-    op = node.op
-    if isinstance(op, Switching):
-        return Interval(op.apply(inputs[0].lower), op.apply(inputs[0].upper))
-    assert isinstance(op, Affine)
-    centre = op.apply(*((part.lower + part.upper) / 2 for part in inputs))
-    reach = op.absolute(*((part.upper - part.lower) / 2 for part in inputs))
-    return Interval(centre - reach, centre + reach)
+class IntervalPropagation(ForwardRule[Interval]):
+    """Interval arithmetic: A c + b -+ |A| r for an affine node, both ends for a ReLU or a max pool, which are monotone."""
+
+    def affine(self, node: Node[Affine], inputs: list[Interval]) -> Interval:
+        centre = node.op.apply(*((part.lower + part.upper) / 2 for part in inputs))
+        reach = node.op.absolute(*((part.upper - part.lower) / 2 for part in inputs))
+        return Interval(centre - reach, centre + reach)
+
+    def switching(self, node: Node[Switching], value: Interval) -> Interval:
+        return Interval(node.op.apply(value.lower), node.op.apply(value.upper))

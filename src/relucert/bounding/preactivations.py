@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from relucert.bounding.interval import Interval, through
+from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.bounding.propagation import Functional, Relaxations, pull
 from relucert.bounding.relaxation import Lines, Rule, Winners, relax
 from relucert.core.ball import Ball
@@ -22,16 +22,15 @@ from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
 from relucert.networks.affine import Affine
 from relucert.networks.chains import Step, chain
-from relucert.networks.graph import Graph
-from relucert.networks.linear_map import LinearMap, one_hot
+from relucert.networks.graph import Graph, Node
+from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
 from relucert.networks.patches import Filters, patches
 from relucert.networks.switching import MaxPool2d, Switching
+from relucert.networks.traversal import affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one walk
-# A gather is not among them: what takes an entry twice mixes it where both are added up.
-_ELEMENTWISE = ("shift", "scale", "batch_norm", "reshape", "permute", "pad", "concat")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ class UnitBounds:
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, Lines | Winners]:
         """The relaxations of every switching node between these ends."""
-        return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}  # type: ignore[arg-type]
+        return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}
 
 
 def unit_bounds(
@@ -70,31 +69,43 @@ def unit_bounds(
     `intervals=False` leaves out what intervals say behind the first switch: the relaxation as published, which is sometimes
     weaker and never reads better than it is.
     """
-    graph, last = net.graph, len(net.graph) - 1
-    work = Walks(graph, x, ball, budget)
-    live: dict[int, Interval] = {0: Interval(*ball.hull(x))}
-    found: dict[int, Interval] = {}
-    lines: dict[int, Lines | Winners] = {}
-    for node in graph.nodes[1:]:
-        if isinstance(node.op, Switching):
-            source = node.inputs[0]
-            if isinstance(graph[source].op, Switching) or source == 0:
-                within = live[source]
-            elif not work.switched(source):
-                within = work.linear(source, live[source])
-            elif rule is None:
-                within = live[source]
-            elif work.patched(source):
-                within = work.local(lines)
-                within = within.meet(live[source]) if intervals else within
-            else:
-                everything = not intervals or isinstance(node.op, MaxPool2d)
-                within = work.refined(source, live[source], lines, everything=everything, intervals=intervals)
-            live[source] = found[node.index] = within
-            if rule is not None:
-                lines[node.index] = relax(node.op, within, rule)
-        live[node.index] = through(node, [live[i] for i in node.inputs])
-    return UnitBounds(found, live[last])
+    bounds = _PreactivationBounds(Walks(net.graph, x, ball, budget), rule, intervals)
+    logits = propagate(net.graph, bounds, {0: Interval(*ball.hull(x))})[len(net.graph) - 1]
+    return UnitBounds(bounds.found, logits)
+
+
+class _PreactivationBounds(IntervalPropagation):
+    """Intervals through the network, tightened before every switching node by backward propagation.
+
+    Later nodes read the tightened ones. `found` has the bounds of the inputs of all switching nodes, by the node's index.
+    """
+
+    def __init__(self, work: Walks, rule: Rule | None, intervals: bool):
+        self.work, self.intervals = work, intervals
+        self.rule: Rule | None = rule
+        self.found: dict[int, Interval] = {}
+        self.lines: dict[int, Lines | Winners] = {}
+
+    def preactivation(self, node: Node[Switching], value: Interval) -> Interval:
+        within = self.found[node.index] = self._tightened(node, value)
+        if self.rule is not None:
+            self.lines[node.index] = relax(node.op, within, self.rule)
+        return within
+
+    def _tightened(self, node: Node[Switching], known: Interval) -> Interval:
+        source = node.inputs[0]
+        inside, roots = affine_ancestors(self.work.graph, source)
+        if not inside:  # the input itself, or the output of another switching node
+            return known
+        if roots == [0]:
+            return self.work.linear(source, known)
+        if self.rule is None:
+            return known
+        if self.work.patched(source):
+            within = self.work.local(self.lines)
+            return within.meet(known) if self.intervals else within
+        everything = not self.intervals or isinstance(node.op, MaxPool2d)
+        return self.work.refined(source, known, self.lines, everything=everything, intervals=self.intervals)
 
 
 class Walks:
@@ -102,15 +113,14 @@ class Walks:
 
     def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
         self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
-        self.map = LinearMap(graph, [])
         steps = chain(graph)
         # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
         two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
         self.pair = (steps[0], steps[1]) if steps is not None and two and not steps[1].before else None
 
     def switched(self, node: int) -> bool:
-        """Whether a switch lies between the input and this node."""
-        return self.map.depends_on_pattern(node)
+        """Whether a switching node lies between the input and this node."""
+        return affine_ancestors(self.graph, node)[1] != [0]
 
     def linear(self, node: int, known: Interval) -> Interval:
         """The exact bounds of a node with no switch below it, whose rows are the same for all examples."""
@@ -235,14 +245,8 @@ class Walks:
 
     def _mixes_once(self, node: int) -> bool:
         """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
-        mixing, index = 0, node
-        while index:
-            here = self.graph[index]
-            if len(here.inputs) != 1:
-                return False
-            mixing += here.kind not in _ELEMENTWISE
-            index = here.inputs[0]
-        return mixing <= 1
+        nodes = affine_ancestors(self.graph, node)[0]
+        return all(len(one.inputs) == 1 for one in nodes) and sum(not one.op.elementwise for one in nodes) <= 1
 
 
 def tightened(

@@ -1,6 +1,6 @@
-"""One backward walk: a linear functional of a node's value, bounded below by a linear functional of the input.
+"""Backward propagation: a linear functional of a node's value, bounded below by a linear functional of the input.
 
-It serves Kolter-Wong, CROWN and alpha-CROWN alike, which differ only in the lines of the relaxations on the way.
+It serves Kolter-Wong, CROWN and alpha-CROWN alike, which differ only in the linear relaxations on the way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from torch import Tensor
 from relucert.bounding.relaxation import Lines, Winners
 from relucert.core.ball import Ball
 from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph
+from relucert.networks.graph import Graph, Node
+from relucert.networks.linear_map import transpose_rows
+from relucert.networks.switching import Switching
+from relucert.networks.traversal import BackwardRule, propagate_back
 
 Relaxations = Mapping[int, Lines | Winners]
 
@@ -45,30 +48,40 @@ class Functional:
 def pull(
     graph: Graph, node: int, functionals: Float[Tensor, " batch rows *shape"], relaxations: Relaxations
 ) -> Functional:
-    """Walk from a node to the input; `relaxations` has the lines of every switching node on the way, by its index."""
-    count, rows = functionals.shape[:2]
-    found: dict[int, Tensor] = {node: functionals}
-    low = functionals.new_zeros(count, rows)
-    high: Tensor | None = low
-    for index in range(node, 0, -1):
-        if index not in found:
-            continue
-        here, output = graph[index], found.pop(index)
-        if isinstance(here.op, Affine):
-            flat = output.flatten(0, 1)
-            zeros = (output.new_zeros(1, *graph[source].shape) for source in here.inputs)
-            offset = here.op.apply(*zeros).flatten()
-            added = (output.flatten(2) @ offset).reshape(count, rows)
-            low, high = low + added, None if high is None else high + added
-            parts = tuple(part.reshape(count, rows, *part.shape[1:]) for part in here.op.transpose(flat))
-        else:
-            back, below, above = relaxations[index].pull(output)
-            low = low + below
-            high = None if high is None or above is None else high + above
-            parts = (back,)
-        for source, part in zip(here.inputs, parts, strict=True):
-            found[source] = found[source] + part if source in found else part
-    rest = found.get(0)
-    if rest is None:  # nothing on the way depends on the input
-        rest = functionals.new_zeros(count, rows, *graph[0].shape)
-    return Functional(rest, low, high)
+    """Backward propagation of a linear bound from a node to the input.
+
+    `relaxations` has the linear relaxation of every switching node on the way, by its index.
+    """
+    bound = _LinearBound(graph, relaxations, functionals.new_zeros(functionals.shape[:2]))
+    rows = propagate_back(graph, bound, node, functionals)
+    if rows is None:  # no node on the way depends on the input
+        rows = functionals.new_zeros(*functionals.shape[:2], *graph[0].shape)
+    return Functional(rows, bound.low, bound.high)
+
+
+class _LinearBound(BackwardRule[Tensor]):
+    """Functionals (batch, rows, *shape) of a node's value, bounded by functionals of its inputs and by offsets.
+
+    `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known).
+    """
+
+    def __init__(self, graph: Graph, relaxations: Relaxations, zero: Tensor):
+        self.graph, self.relaxations = graph, relaxations
+        self.low: Tensor = zero
+        self.high: Tensor | None = zero
+
+    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
+        zeros = (value.new_zeros(1, *self.graph[source].shape) for source in node.inputs)
+        offset = node.op.apply(*zeros).flatten()
+        added = (value.flatten(2) @ offset).reshape(value.shape[:2])
+        self._add(added, added)
+        return transpose_rows(node.op, value)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        back, below, above = self.relaxations[node.index].pull(value)
+        self._add(below, above)
+        return back
+
+    def _add(self, below: Tensor, above: Tensor | None) -> None:
+        self.low = self.low + below
+        self.high = None if self.high is None or above is None else self.high + above

@@ -39,9 +39,8 @@ class Kept:
     parallel = False
 
     @staticmethod
-    def of(node: Node, within: Interval) -> Kept:
+    def of(node: Node[ReLU], within: Interval) -> Kept:
         """For a node of ReLUs with known intervals."""
-        assert isinstance(node.op, ReLU)
         return Kept(within.lower >= 0, within.unstable, node.op.slope, [])
 
     def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
@@ -76,9 +75,9 @@ class Contraction:
     @torch.no_grad()
     def of(net: Network, inputs: dict[int, Interval], rows: Float[Tensor, " rows classes"]) -> Contraction | None:
         """For one example's intervals (1, *shape); None where switches are no ReLUs, or where nothing would be small."""
-        if any(not isinstance(node.op, ReLU) for node in net.switches):
+        if len(net.relus) < len(net.switches):
             return None
-        kept = {node.index: Kept.of(node, inputs[node.index]) for node in net.switches}
+        kept = {node.index: Kept.of(node, inputs[node.index]) for node in net.relus}
         units = {index: one.unstable[0].flatten().nonzero()[:, 0] for index, one in kept.items()}
         size = math.prod(net.input_shape)
         total, before = 0, size

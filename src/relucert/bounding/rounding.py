@@ -13,13 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.interval import Interval, through
+from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine
+from relucert.networks.graph import Graph, Node
+from relucert.networks.linear_map import transpose_rows
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import BackwardRule, ForwardRule, propagate, propagate_back
 
 
 @torch.no_grad()
@@ -38,81 +41,96 @@ def evaluation_error(
     known as a centre and a radius, so signs cancel as far as units are stable. `net` and `x` are in float64, `inputs` has
     known intervals of the inputs of switching nodes.
     """
-    walked, _, relative = _sizes(net, x, ball, inputs)
-    doubt = {index: relative * size for index, size in walked.items()}
-    own, stable = _forward(net, x, ball, inputs, torch.finfo(dtype), doubt)
-    count, specs = asked.rows.shape[:2]
-    centres, radii = {len(net.graph) - 1: asked.rows}, {len(net.graph) - 1: torch.zeros_like(asked.rows)}
-    total = x.new_zeros(count, specs)
-    for index in range(len(net.graph) - 1, 0, -1):
-        if index not in centres:
-            continue
-        node, centre, radius = net.graph[index], centres.pop(index), radii.pop(index)
-        total += ((centre.abs() + radius).flatten(2) @ own[index].expand(count, *node.shape).flatten(1).unsqueeze(2))[
-            ..., 0
-        ]
-        if isinstance(node.op, Affine):
-            shapes = [net.graph[source].shape for source in node.inputs]
-            moved = [part.unflatten(0, (count, specs)) for part in node.op.transpose(centre.flatten(0, 1))]
-            spread = [part.unflatten(0, (count, specs)) for part in _absolute_transpose(node.op, shapes, radius)]
-        elif isinstance(node.op, ReLU):
-            on, off = (part.unsqueeze(1) for part in stable[index])
-            between = x.new_tensor((1 + node.op.slope) / 2)  # tensors: plain numbers would be rounded to float32
-            middle = torch.where(on, x.new_ones(()), torch.where(off, x.new_tensor(node.op.slope), between))
-            half = torch.where(on | off, x.new_zeros(()), x.new_tensor((1 - node.op.slope) / 2))
-            moved, spread = [centre * middle], [radius * (middle + half) + centre.abs() * half]
-        else:  # of a maximum every entry may be the one that moves
-            assert isinstance(node.op, MaxPool2d)
-            moved = [x.new_zeros(count, specs, *net.graph[node.inputs[0]].shape)]
-            spread = [_to_windows(node.op, centre.abs() + radius)]
-        for source, one, other in zip(node.inputs, moved, spread, strict=True):
-            centres[source] = centres[source] + one if source in centres else one
-            radii[source] = radii[source] + other if source in radii else other
-    sizes = own[-1].unsqueeze(2)
+    sizes, _, relative = _sizes(net, x, ball, inputs)
+    doubt = {index: relative * size for index, size in sizes.items()}
+    forward = _OwnErrors(inputs, torch.finfo(dtype), doubt)
+    start = Interval(*ball.hull(x)), torch.zeros_like(x)
+    within, error = propagate(net.graph, forward, {0: start})[len(net.graph) - 1]
+    backward = _Amplification(net.graph, forward.own, forward.stable, x.new_zeros(asked.rows.shape[:2]))
+    propagate_back(net.graph, backward, len(net.graph) - 1, (asked.rows, torch.zeros_like(asked.rows)))
     # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
     unit = torch.finfo(dtype).eps / 2
-    compared = (asked.rows.abs() @ sizes).squeeze(2) * (asked.offsets != 0) + asked.offsets.abs()
+    sizes = (asked.rows.abs() @ _size(within, error).unsqueeze(2)).squeeze(2)
+    compared = sizes * (asked.offsets != 0) + asked.offsets.abs()
     # One more per cent pays for the rounding of all this.
-    return 1.01 * total + 4 * unit * compared
+    return 1.01 * backward.total + 4 * unit * compared
 
 
-def _forward(
-    net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval], info: torch.finfo, doubt: dict[int, Tensor]
-) -> tuple[dict[int, Tensor], dict[int, tuple[Tensor, Tensor]]]:
-    """What every node itself rounds at most, at -1 the sizes of the logits; which ReLUs are on and off in spite of rounding."""
-    unit = info.eps / 2
-    sizes: dict[int, Interval] = {0: Interval(*ball.hull(x))}
-    errors: dict[int, Tensor] = {0: torch.zeros_like(x)}
-    own: dict[int, Tensor] = {}
-    stable: dict[int, tuple[Tensor, Tensor]] = {}
-    for node in net.graph.nodes[1:]:
-        given, off = [sizes[i] for i in node.inputs], [errors[i] for i in node.inputs]
-        if isinstance(node.op, Switching):
-            if node.index in inputs:
-                given = [given[0].meet(inputs[node.index])]
-            if isinstance(node.op, ReLU):
-                # A maximum moves no more than its entries do, a ReLU no more than its unit, but a leaky slope is rounded,
-                # and so is the product with it.
-                rounded = 2 * unit / (1 - 2 * unit) * node.op.slope * _size(given[0], off[0]) + info.tiny
-                own[node.index] = rounded * (node.op.slope != 0)
-                # The intervals were computed in float64 and have errors of their own.
-                sure = off[0] + doubt[node.index]
-                stable[node.index] = given[0].lower > sure, given[0].upper < -sure
-                error = off[0] + own[node.index]
-            else:
-                own[node.index] = x.new_zeros(1, *node.shape)
-                error = node.op.apply(off[0])
-        else:
-            assert isinstance(node.op, Affine)
-            gamma = node.op.terms * unit / (1 - node.op.terms * unit)
-            reach = node.op.magnitude(*(_size(one, e) for one, e in zip(given, off, strict=True)))
-            # Beyond the range of the dtype nothing is known of the value.
-            own[node.index] = torch.where(reach * (1 + gamma) < info.max, gamma * reach + info.tiny, math.inf)
-            error = node.op.absolute(*off) + own[node.index]
-        sizes[node.index], errors[node.index] = through(node, given), error
-    last = len(net.graph) - 1
-    own[-1] = _size(sizes[last], errors[last])
-    return own, stable
+class _OwnErrors(ForwardRule[tuple[Interval, Tensor]]):
+    """The interval of every node, and how far its value may be off in a dtype.
+
+    `own` has what every node itself rounds at most, `stable` which ReLUs are on and which are off in spite of rounding.
+    """
+
+    def __init__(self, inputs: dict[int, Interval], info: torch.finfo, doubt: dict[int, Tensor]):
+        self.inputs, self.info, self.doubt, self.intervals = inputs, info, doubt, IntervalPropagation()
+        self.own: dict[int, Tensor] = {}
+        self.stable: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def affine(self, node: Node[Affine], inputs: list[tuple[Interval, Tensor]]) -> tuple[Interval, Tensor]:
+        unit = self.info.eps / 2
+        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        reach = node.op.magnitude(*(_size(*given) for given in inputs))
+        # Beyond the range of the dtype nothing is known of the value.
+        own = torch.where(reach * (1 + gamma) < self.info.max, gamma * reach + self.info.tiny, math.inf)
+        self.own[node.index] = own
+        error = node.op.absolute(*(off for _, off in inputs)) + own
+        return self.intervals.affine(node, [within for within, _ in inputs]), error
+
+    def relu(self, node: Node[ReLU], value: tuple[Interval, Tensor]) -> tuple[Interval, Tensor]:
+        unit, off, within = self.info.eps / 2, value[1], self._known(node, value[0])
+        # A ReLU moves no more than its unit, but a leaky slope is rounded, and so is the product with it.
+        rounded = 2 * unit / (1 - 2 * unit) * node.op.slope * _size(within, off) + self.info.tiny
+        self.own[node.index] = rounded * (node.op.slope != 0)
+        # The intervals were computed in float64 and have errors of their own.
+        sure = off + self.doubt[node.index]
+        self.stable[node.index] = within.lower > sure, within.upper < -sure
+        return self.intervals.relu(node, within), off + self.own[node.index]
+
+    def max_pool(self, node: Node[MaxPool2d], value: tuple[Interval, Tensor]) -> tuple[Interval, Tensor]:
+        self.own[node.index] = value[1].new_zeros(1, *node.shape)  # a maximum moves no more than its entries do
+        return self.intervals.max_pool(node, self._known(node, value[0])), node.op.apply(value[1])
+
+    def _known(self, node: Node[Switching], within: Interval) -> Interval:
+        return within.meet(self.inputs[node.index]) if node.index in self.inputs else within
+
+
+class _Amplification(BackwardRule[tuple[Tensor, Tensor]]):
+    """The factors J between a node's error and the margins' as centre and radius, (batch, specs, *shape) each.
+
+    `total` adds up what the nodes' own errors make of the margins'.
+    """
+
+    def __init__(self, graph: Graph, own: dict[int, Tensor], stable: dict[int, tuple[Tensor, Tensor]], total: Tensor):
+        self.graph, self.own, self.stable, self.total = graph, own, stable, total
+
+    def affine(self, node: Node[Affine], value: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+        self._count(node, value)
+        shapes = [self.graph[source].shape for source in node.inputs]
+        spread = _absolute_transpose(node.op, shapes, value[1])
+        moved = transpose_rows(node.op, value[0])
+        return tuple(zip(moved, (part.unflatten(0, value[1].shape[:2]) for part in spread), strict=True))
+
+    def relu(self, node: Node[ReLU], value: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        self._count(node, value)
+        (centre, radius), slope = value, node.op.slope
+        on, off = (part.unsqueeze(1) for part in self.stable[node.index])
+        between = centre.new_tensor((1 + slope) / 2)  # tensors: plain numbers would be rounded to float32
+        middle = torch.where(on, centre.new_ones(()), torch.where(off, centre.new_tensor(slope), between))
+        half = torch.where(on | off, centre.new_zeros(()), centre.new_tensor((1 - slope) / 2))
+        return centre * middle, radius * (middle + half) + centre.abs() * half
+
+    def max_pool(self, node: Node[MaxPool2d], value: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        self._count(node, value)  # every entry of a window may be the one that moves
+        spread = _to_windows(node.op, value[0].abs() + value[1])
+        return torch.zeros_like(spread), spread
+
+    def add(self, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return one[0] + other[0], one[1] + other[1]
+
+    def _count(self, node: Node, value: tuple[Tensor, Tensor]) -> None:
+        own = self.own[node.index].expand(len(self.total), *node.shape).flatten(1)
+        self.total += ((value[0].abs() + value[1]).flatten(2) @ own.unsqueeze(2))[..., 0]
 
 
 def _absolute_transpose(op: Affine, shapes: list[tuple[int, ...]], rows: Tensor) -> list[Tensor]:
@@ -168,37 +186,47 @@ def largest_inputs(
 def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> tuple[dict[int, Tensor], Tensor, float]:
     """The forward pass of absolute values: before every switching node, at the logits, and the relative error."""
     low, high = ball.hull(x)
-    reach: dict[int, Tensor] = {0: torch.maximum(low.abs(), high.abs())}
-    before: dict[int, Tensor] = {}
-    terms, tiny = math.prod(x.shape[1:]) + 8, torch.finfo(x.dtype).tiny
-    # What products that vanish below the smallest number can do: each is at most `tiny`, times the value that it stands at.
-    lost = x.new_zeros(len(x))
-    for node in net.graph.nodes[1:]:
-        given = [reach[i] for i in node.inputs]
-        count = max(node.op.terms, node.op.adjoint_terms) if isinstance(node.op, Affine) else 2
-        lost = lost + tiny * count * sum(1.0 + part.flatten(1).sum(1) for part in given)
-        if isinstance(node.op, Switching):
-            if node.index in inputs:
-                known = inputs[node.index]
-                given = [torch.maximum(given[0], torch.maximum(known.lower.abs(), known.upper.abs()))]
-            before[node.index] = given[0]
-            reach[node.index] = 2 * node.op.apply(given[0])
-            terms += 8
-        else:
-            assert isinstance(node.op, Affine)
-            reach[node.index] = node.op.magnitude(*given)
-            terms += count + 8
-        for source in set(node.inputs):
-            if net.graph.last_use[source] <= node.index:
-                del reach[source]
+    rule = _Sizes(inputs, math.prod(x.shape[1:]) + 8, x.new_zeros(len(x)))
+    logits = propagate(net.graph, rule, {0: torch.maximum(low.abs(), high.abs())})[len(net.graph) - 1]
     # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
     powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
-    times = 4 * powers * terms * (1 + len(net.switches))
+    times = 4 * powers * rule.terms * (1 + len(net.switches))
     relative = times * (torch.finfo(torch.float64).eps / 2)
     # In parts of the relative error, so that one number serves callers for both.
-    lost = (1 + len(net.switches)) * lost / relative
-    before = {index: size + lost.reshape(-1, *(1,) * (size.dim() - 1)) for index, size in before.items()}
-    return before, reach[len(net.graph) - 1] + lost[:, None], relative
+    lost = (1 + len(net.switches)) * rule.lost / relative
+    before = {index: size + lost.reshape(-1, *(1,) * (size.dim() - 1)) for index, size in rule.before.items()}
+    return before, logits + lost[:, None], relative
+
+
+class _Sizes(ForwardRule[Tensor]):
+    """Bounds on the absolute values of all that is added up in a node, with doubled switching nodes.
+
+    `before` has those of the inputs of switching nodes, `terms` counts the roundings. `lost` bounds the effect of products
+    that vanish below the smallest number of the dtype: each is at most `tiny`, times the value that it stands at.
+    """
+
+    def __init__(self, inputs: dict[int, Interval], terms: int, lost: Tensor):
+        self.inputs, self.terms, self.lost = inputs, terms, lost
+        self.before: dict[int, Tensor] = {}
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        count = max(node.op.terms, node.op.adjoint_terms)
+        self._lose(count, inputs)
+        self.terms += count + 8
+        return node.op.magnitude(*inputs)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        self._lose(2, [value])
+        self.terms += 8
+        if node.index in self.inputs:
+            known = self.inputs[node.index]
+            value = torch.maximum(value, torch.maximum(known.lower.abs(), known.upper.abs()))
+        self.before[node.index] = value
+        return 2 * node.op.apply(value)
+
+    def _lose(self, count: int, inputs: list[Tensor]) -> None:
+        tiny = torch.finfo(self.lost.dtype).tiny
+        self.lost = self.lost + tiny * count * sum(1.0 + part.flatten(1).sum(1) for part in inputs)
 
 
 def _size(within: Interval, error: Tensor) -> Tensor:

@@ -21,8 +21,10 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.networks.affine import Affine, BatchNorm, Conv2d, Gather, Linear, Scale, Shape
-from relucert.networks.graph import Graph
-from relucert.networks.linear_map import one_hot
+from relucert.networks.graph import Graph, Node
+from relucert.networks.linear_map import one_hot, transpose_rows
+from relucert.networks.switching import Switching
+from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
 from relucert.networks.unweighted import Add
 
 ENTRIES = 2**24  # of a matrix that is written out
@@ -32,7 +34,6 @@ _LOCAL = 2**31  # operations that the matrix of one example may cost
 _UNIT = torch.finfo(torch.float64).eps / 2
 _RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
 _LANCZOS = 40
-_ISOMETRIC = ("shift", "reshape", "permute", "pad", "concat")
 
 
 def gamma(count: int) -> float:
@@ -161,7 +162,7 @@ def node_bound(op: Affine, shape: Shape) -> float:
     The smallest of what its kind tells, the matrix itself if it can be written out, Fourier's bound for a convolution and
     `sqrt(||A||_1 ||A||_inf)`.
     """
-    if op.kind in _ISOMETRIC:
+    if op.isometric:
         return 1.0
     if isinstance(op, Add):
         return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
@@ -219,68 +220,58 @@ class AffinePart:
 
 def to_roots(graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"]) -> dict[int, Tensor]:
     """Functionals of a node's value as functionals of the roots before it; of a root, its own."""
-    count, many = rows.shape[:2]
-    found, roots = {node: rows}, {}
-    for index in range(node, -1, -1):
-        if index not in found:
-            continue
-        here, output = graph[index], found.pop(index)
-        if not isinstance(here.op, Affine):
-            roots[index] = output
-            continue
-        back = here.op.transpose(output.flatten(0, 1))
-        for source, part in zip(here.inputs, back, strict=True):
-            part = part.reshape(count, many, *part.shape[1:])
-            found[source] = found[source] + part if source in found else part
-    return roots
+    rule = _ToRoots()
+    rest = propagate_back(graph, rule, node, rows)
+    return rule.roots if rest is None else rule.roots | {0: rest}
+
+
+class _ToRoots(BackwardRule[Tensor]):
+    """The adjoint of affine nodes; propagation ends at switching nodes, whose functionals are kept in `roots`."""
+
+    def __init__(self):
+        self.roots: dict[int, Tensor] = {}
+
+    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
+        return transpose_rows(node.op, value)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> None:
+        self.roots[node.index] = value
+
+
+class _AbsoluteSums(ForwardRule[Tensor]):
+    """What |A| makes of the values of an affine node's inputs."""
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        return node.op.absolute(*inputs)
 
 
 @torch.no_grad()
 def affine_part(graph: Graph, node: int) -> AffinePart | None:
     """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
-    inside, roots = reached(graph, node)
-    shape, sizes = graph[node].shape, {index: math.prod(graph[index].shape) for index in [*inside, *roots]}
+    inside, roots = affine_ancestors(graph, node)
+    shape, sizes = (
+        graph[node].shape,
+        {index: math.prod(graph[index].shape) for index in [*(one.index for one in inside), *roots]},
+    )
     if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
         return None
-    device = next((s.value.device for index in inside for s in _affine(graph, index).sources().values()), None)
+    device = next((s.value.device for one in inside for s in one.op.sources().values()), None)
     pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
     for places in torch.arange(sizes[node], device=device).split(max(1, _PIECE // (48 * max(sizes.values())))):
         for root, rows in to_roots(graph, node, one_hot(places[None], shape, torch.float64)).items():
             pieces[root].append(rows[0].flatten(1))
     matrices = {root: torch.cat(rows) for root, rows in pieces.items()}
-    terms = sum(8 + sizes[index] + sum(map(math.prod, _affine(graph, index).in_shapes)) for index in inside)
+    terms = sum(8 + sizes[one.index] + sum(map(math.prod, one.op.in_shapes)) for one in inside)
     hidden = {}
     for root, matrix in matrices.items():
         # The product of the absolute values has rows no longer than their sums; its rounding is a share of that.
         sums = {one: matrix.new_full((1, *graph[one].shape), float(one == root)) for one in roots}
-        for index in inside:
-            sums[index] = _affine(graph, index).absolute(*(sums[i] for i in graph[index].inputs))
-        hidden[root] = 4 * gamma(terms + 8) * float(norm(sums[node], 2))
+        hidden[root] = 4 * gamma(terms + 8) * float(norm(propagate(graph, _AbsoluteSums(), sums, [node])[node], 2))
     norms = {root: float(norm_bounds(matrix[None], hidden[root])) for root, matrix in matrices.items()}
     joint = norms[roots[0]]
     if len(roots) > 1:
         joint = float(norm_bounds(torch.cat([*matrices.values()], 1)[None], sum(hidden.values())))
     return AffinePart(matrices, hidden, norms, joint)
-
-
-def _affine(graph: Graph, index: int) -> Affine:
-    op = graph[index].op
-    assert isinstance(op, Affine)
-    return op
-
-
-def reached(graph: Graph, node: int) -> tuple[list[int], list[int]]:
-    """The affine nodes that a node is made of, itself included, and the roots that they read."""
-    inside, roots, stack = set(), set(), [node]
-    while stack:
-        index = stack.pop()
-        if isinstance(graph[index].op, Affine):
-            if index not in inside:
-                inside.add(index)
-                stack.extend(graph[index].inputs)
-        else:
-            roots.add(index)
-    return sorted(inside), sorted(roots)
 
 
 def row_norm_bounds(

@@ -26,7 +26,6 @@ from relucert.bounding.relaxation import Lines, relax
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
 
 Signs = dict[int, Tensor]  # by node: 1 on, -1 off, 0 open; int8 (problems, *shape)
 Numbers = dict[int, Tensor]
@@ -125,21 +124,16 @@ def climb(
     add to the rounding of a margin, sum of beta times reach, is taken from it.
     """
     switches = [node for node in net.switches if small is None or node.index in small[0].layers]
-    relus = [node for node in switches if isinstance(node.op, ReLU)]
+    relus = [node for node in net.relus if node in switches]
     last = len(net.graph) - 1
     steps = steps if relus else 0
     within = {node.index: problems.clipped(node.index) for node in switches}
     fixed: Relaxations = {
-        node.index: relax(node.op, within[node.index], "adaptive")  # type: ignore[arg-type]
-        for node in switches
-        if not isinstance(node.op, ReLU)
+        node.index: relax(node.op, within[node.index], "adaptive") for node in switches if node not in relus
     }
     signs = {node.index: problems.signs[node.index].to(problems.x.dtype) for node in relus}
     # Whatever the start was rounded to: a line below a leaky ReLU has a slope of at least the leak, and no beta is negative.
-    slopes = {
-        node.index: slopes[node.index].clamp(node.op.slope, 1.0).requires_grad_(steps > 0)  # type: ignore[union-attr]
-        for node in relus
-    }
+    slopes = {node.index: slopes[node.index].clamp(node.op.slope, 1.0).requires_grad_(steps > 0) for node in relus}
     betas = {node.index: betas[node.index].clamp(min=0.0).requires_grad_(steps > 0) for node in relus}
     optimiser = None
     if steps > 0:
@@ -156,7 +150,7 @@ def climb(
             cost = torch.zeros_like(best)
             for node in relus:
                 index = node.index
-                relaxed = relax(node.op, within[index], slopes[index].unsqueeze(1))  # type: ignore[arg-type]
+                relaxed = relax(node.op, within[index], slopes[index].unsqueeze(1))
                 assert isinstance(relaxed, Lines)
                 lines[index] = SplitLines(relaxed, signs[index] * betas[index], seen[index])  # type: ignore[assignment]
                 cost = cost + (betas[index].detach() * signs[index].abs() * reach[index]).flatten(1).sum(1)
@@ -176,7 +170,7 @@ def climb(
         schedule.step()  # pyright: ignore[reportPossiblyUnboundVariable]
         with torch.no_grad():
             for node in relus:
-                slopes[node.index].clamp_(node.op.slope, 1.0)  # type: ignore[union-attr]
+                slopes[node.index].clamp_(node.op.slope, 1.0)
                 betas[node.index].clamp_(min=0.0)
     assert found is not None
     with torch.no_grad():

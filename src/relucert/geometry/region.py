@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,26 +19,24 @@ from torch import Tensor
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import LinearMap, Patterns, one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 
 @dataclass(frozen=True, eq=False)
 class Faces:
     """The faces of one switching node; face j of an example is `<functional_j, value of the node's input> + 0 >= 0`."""
 
-    node: Node
+    node: Node[Switching]
 
-    @cached_property
-    def windows(self) -> Tensor:
-        """For a max pool: the places in a channel that every window sees, -1 for padding."""
-        assert isinstance(self.node.op, MaxPool2d)
-        return self.node.op.windows()
+    @staticmethod
+    def of(node: Node[Switching]) -> Faces:
+        """The faces of a ReLU or of a max pool."""
+        return UnitFaces(node) if isinstance(node.op, ReLU) else WindowFaces(node)
 
     @property
     def count(self) -> int:
-        """How many faces an example has here: one a ReLU unit, one a place of every max-pool window."""
-        units = math.prod(self.node.shape)
-        return units if isinstance(self.node.op, ReLU) else units * self.windows.shape[1]
+        """How many faces an example has here."""
+        raise NotImplementedError
 
     @property
     def source(self) -> int:
@@ -46,18 +45,78 @@ class Faces:
 
     def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
         """What each face's functional says of a value: >= 0 inside; +inf for comparisons with oneself or the padding."""
-        if isinstance(self.node.op, ReLU):
-            return torch.where(pattern, value, -value).flatten(1)
-        flat, winner = value.flatten(2), pattern.flatten(2)
-        windows = self.windows.to(value.device)
-        lead = flat.gather(2, winner).unsqueeze(-1) - flat[:, :, windows.clamp(min=0)]
-        void = (windows < 0) | (windows == winner.unsqueeze(-1))
-        return lead.masked_fill(void, math.inf).flatten(1)
+        raise NotImplementedError
+
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        """The errors of the margins from those of the value: of a unit its own, of a comparison those of both entries.
+
+        A comparison with the winner itself or with the padding has none.
+        """
+        raise NotImplementedError
 
     def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
         """The faces that a change of pattern goes through: units that flip, comparisons that the new winner wins."""
-        if isinstance(self.node.op, ReLU):
-            return (old != new).flatten(1)
+        raise NotImplementedError
+
+    def functionals(
+        self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
+    ) -> Float[Tensor, " batch rows *shape"]:
+        """The oriented functionals of some faces of every example."""
+        raise NotImplementedError
+
+
+class UnitFaces(Faces):
+    """The faces of a ReLU, one for each unit: the side of zero that its pre-activation is on."""
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.node.shape)
+
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        return torch.where(pattern, value, -value).flatten(1)
+
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        return error.flatten(1)
+
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+        return (old != new).flatten(1)
+
+    def functionals(
+        self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
+    ) -> Float[Tensor, " batch rows *shape"]:
+        sign = pattern.flatten(1).gather(1, places).to(dtype).mul_(2).sub_(1)
+        spread = one_hot(places, self.node.shape, dtype)
+        return spread * sign.reshape(*places.shape, *(1,) * len(self.node.shape))
+
+
+class WindowFaces(Faces):
+    """The faces of a max pool, one for each place of every window: the comparison of the winner with the entry there."""
+
+    @cached_property
+    def windows(self) -> Tensor:
+        """The places in a channel that every window sees, -1 for padding."""
+        return cast(MaxPool2d, self.node.op).windows()
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.node.shape) * self.windows.shape[1]
+
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        own, other, void = self._compared(value, pattern)
+        return (own - other).masked_fill(void, math.inf).flatten(1)
+
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+        own, other, void = self._compared(error, pattern)
+        return (own + other).masked_fill(void, 0.0).flatten(1)
+
+    def _compared(self, value: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What stands at the winner of every window and at its entries, and which comparisons are void."""
+        flat, winner = value.flatten(2), pattern.flatten(2)
+        windows = self.windows.to(value.device)
+        void = (windows < 0) | (windows == winner.unsqueeze(-1))
+        return flat.gather(2, winner).unsqueeze(-1), flat[:, :, windows.clamp(min=0)], void
+
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
         winner, other = old.flatten(2).unsqueeze(-1), new.flatten(2).unsqueeze(-1)
         windows = self.windows.to(old.device)
         return ((winner != other) & (windows == other)).flatten(1)
@@ -65,12 +124,6 @@ class Faces:
     def functionals(
         self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
     ) -> Float[Tensor, " batch rows *shape"]:
-        """The oriented functionals of some faces of every example."""
-        if isinstance(self.node.op, ReLU):
-            sign = pattern.flatten(1).gather(1, places).to(dtype).mul_(2).sub_(1)
-            spread = one_hot(places, self.node.shape, dtype)
-            return spread * sign.reshape(*places.shape, *(1,) * len(self.node.shape))
-        assert isinstance(self.node.op, MaxPool2d)
         channels, height, width = self.node.op.in_shape
         windows = self.windows.to(places.device)
         per_window, size = windows.shape[1], math.prod(self.node.shape[1:])
@@ -99,7 +152,7 @@ class LinearRegion:
     def __init__(self, net: Network, patterns: Patterns, batch: int, faces: tuple[Faces, ...] | None = None):
         self.net, self.patterns, self.batch = net, patterns, batch
         self.map = LinearMap(net.graph, patterns)
-        self.faces = tuple(Faces(node) for node in net.switches) if faces is None else faces
+        self.faces = tuple(Faces.of(node) for node in net.switches) if faces is None else faces
 
     @classmethod
     def at(cls, net: Network, x: Float[Tensor, " batch *input"]) -> LinearRegion:
@@ -114,10 +167,7 @@ class LinearRegion:
         places = [node.inputs[0] for node in net.switches]
         last = len(net.graph) - 1
         values = net.graph.values(x, [*places, last])
-        patterns = [
-            node.op.pattern(values[place].detach())  # type: ignore[union-attr]
-            for node, place in zip(net.switches, places, strict=True)
-        ]
+        patterns = [node.op.pattern(values[place].detach()) for node, place in zip(net.switches, places, strict=True)]
         return cls(net, patterns, len(x)), [values[place] for place in places], values[last]
 
     def __len__(self) -> int:

@@ -54,7 +54,7 @@ class Region(Method):
     ) -> RadiusInterval:
         """The interval of every example; see `relucert.radius`."""
         double = in_double(net)
-        faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)  # type: ignore[union-attr]
+        faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
         layers = 8 if self.regions is None else min(self.regions, 64)
         inputs = math.prod(net.input_shape)
         size = 8 * (faces * (2 * layers + 6) + 64 * max(net.classes, 8) * inputs)

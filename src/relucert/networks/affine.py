@@ -63,6 +63,11 @@ class Affine:
         zeros = [output.new_zeros(len(output), *shape) for shape in self.in_shapes]
         return torch.func.vjp(self.linear, *zeros)[1](output)
 
+    #: Whether every entry of the value is made of one entry of the inputs, and no entry of the inputs makes two of them.
+    elementwise: ClassVar[bool] = False
+    #: Whether ||A z||_2 = ||z||_2, with all inputs stacked.
+    isometric: ClassVar[bool] = False
+
     #: How many rounded operations one entry of the value takes at most, whatever their order.
     terms: int = 2
 
@@ -190,6 +195,7 @@ class BatchNorm(Affine):
     """Batch norm with its running statistics: `(z - mean) / sqrt(var + eps) * weight + bias`, channel by channel."""
 
     kind = "batch_norm"
+    elementwise = True
 
     def __init__(
         self, mean: Source, var: Source, weight: Source | None, bias: Source | None, eps: float, in_shape: Shape
@@ -244,6 +250,7 @@ class Shift(Affine):
     """`z + sign c` for a constant that broadcasts to the shape of z."""
 
     kind = "shift"
+    elementwise = isometric = True
 
     def __init__(self, constant: Source | Literal, sign: int, in_shape: Shape):
         self.constant, self.sign, self.in_shapes = constant, sign, (in_shape,)
@@ -271,6 +278,7 @@ class Scale(Affine):
     """`z c`, or `z / c`, for a constant that broadcasts to the shape of z."""
 
     kind = "scale"
+    elementwise = True
 
     def __init__(self, constant: Source | Literal, divide: bool, in_shape: Shape):
         self.constant, self.divide, self.in_shapes = constant, divide, (in_shape,)

@@ -85,7 +85,7 @@ def chain(graph: Graph) -> list[Step] | None:
     before: list[Node] = []
     core: Node | None = None
     behind: list[Node] = []
-    for node in graph.nodes[1:]:
+    for node in graph.nodes[1:]:  # recognises a form, node by node; no value is propagated
         if node.inputs != (node.index - 1,):
             return None
         op = node.op

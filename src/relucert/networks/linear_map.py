@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.networks.affine import Affine, Source
-from relucert.networks.graph import Graph
+from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import Switching
+from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
 
 Patterns = list[Tensor]
 COPYING = ("reshape", "permute")  # every entry is one of the input, once: the adjoint of a gather adds repeated ones up
@@ -38,27 +39,11 @@ class LinearMap:
 
     def values(self, z: Float[Tensor, " batch *input"], keep: Sequence[int]) -> dict[int, Tensor]:
         """The values V z + a of the nodes in `keep`, at inputs that need not lie in the region."""
-        return self._forward(z, keep, offsets=True)
+        return propagate(self.graph, _Values(self._by_node()), {0: z}, keep)
 
     def push(self, directions: Float[Tensor, " batch *input"], keep: Sequence[int]) -> dict[int, Tensor]:
         """How the nodes in `keep` change along a direction: V d."""
-        return self._forward(directions, keep, offsets=False)
-
-    def _forward(self, z: Tensor, keep: Sequence[int], *, offsets: bool) -> dict[int, Tensor]:
-        live, wanted = {0: z}, set(keep)
-        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
-        last = max(wanted)
-        for node in self.graph.nodes[1 : last + 1]:
-            inputs = [live[i] for i in node.inputs]
-            if isinstance(node.op, Switching):
-                live[node.index] = node.op.linear(inputs[0], self.patterns[switch[node.index]])
-            else:
-                assert isinstance(node.op, Affine)
-                live[node.index] = node.op.apply(*inputs) if offsets else node.op.linear(*inputs)
-            for source in set(node.inputs):
-                if self.graph.last_use[source] <= node.index and source not in wanted:
-                    del live[source]
-        return {index: live[index] for index in keep}
+        return propagate(self.graph, _Directions(self._by_node()), {0: directions}, keep)
 
     def values_with_errors(
         self, z: Float[Tensor, " batch *input"], keep: Sequence[int]
@@ -68,27 +53,9 @@ class LinearMap:
         One operation of n rounded terms is off by at most `gamma_n (|A| |z| + |b|)`, `gamma_n = n u / (1 - n u)`, in any
         order of summation, and passes on `|A|` times the error it was given. The bound's own rounding is paid by doubling.
         """
-        values, errors, wanted = {0: z}, {0: torch.zeros_like(z)}, set(keep)
-        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
-        unit = torch.finfo(z.dtype).eps / 2
-        for node in self.graph.nodes[1 : max(wanted) + 1]:
-            given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
-            if isinstance(node.op, Switching):
-                pattern = self.patterns[switch[node.index]]
-                value, error = node.op.linear(given[0], pattern), node.op.linear(off[0], pattern)
-                error = error + unit * value.abs()
-            else:
-                assert isinstance(node.op, Affine)
-                gamma = node.op.terms * unit / (1 - node.op.terms * unit)
-                value = node.op.apply(*given)
-                offset = node.op.magnitude(*(torch.zeros_like(part) for part in given))
-                error = node.op.magnitude(*off) - offset + gamma * node.op.magnitude(*(part.abs() for part in given))
-                error = error.clamp_(min=0) + 4 * unit * offset + torch.finfo(z.dtype).tiny
-            values[node.index], errors[node.index] = value, error
-            for source in set(node.inputs):
-                if self.graph.last_use[source] <= node.index and source not in wanted:
-                    del values[source], errors[source]
-        return {i: values[i] for i in keep}, {i: 2 * errors[i] for i in keep}
+        rule = _ValuesWithErrors(self._by_node(), torch.finfo(z.dtype))
+        pairs = propagate(self.graph, rule, {0: (z, torch.zeros_like(z))}, keep)
+        return {i: value for i, (value, _) in pairs.items()}, {i: 2 * error for i, (_, error) in pairs.items()}
 
     def row_errors(self, keep: Sequence[int], like: Tensor) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
         """Bounds on the rounding errors of rows of V that `pull` computes, in l_1 and so in every l_q, for the nodes in `keep`.
@@ -100,37 +67,10 @@ class LinearMap:
         error. Doubled for the rounding of the bound itself. `like` has the batch, the dtype and the device.
         """
         ones = like.new_ones(len(like), *self.graph[0].shape)
-        sizes, errors, wanted = {0: ones}, {0: torch.zeros_like(ones)}, set(keep)
-        switch = {node.index: place for place, node in enumerate(self.graph.switches)}
-        unit, tiny = torch.finfo(like.dtype).eps / 2, torch.finfo(like.dtype).tiny
-        # Entries that are copies of inputs: the rows of a layer behind them are its weights, without an error.
-        copies = {0}
-        # Products that vanish below the smallest number, each of them at most `tiny`.
-        lost = like.new_zeros(len(like))
         hazard = any(_vanishing(source.value) for node in self.graph for source in _sources(node.op))
-        for node in self.graph.nodes[1 : max(wanted) + 1]:
-            given, off = [sizes[i] for i in node.inputs], [errors[i] for i in node.inputs]
-            if isinstance(node.op, Switching):
-                pattern = self.patterns[switch[node.index]]
-                size, error = node.op.linear(given[0], pattern), node.op.linear(off[0], pattern)
-                error = error + 2 * unit * size
-            else:
-                assert isinstance(node.op, Affine)
-                count = max(node.op.terms, node.op.adjoint_terms)
-                size = node.op.absolute(*given)
-                error = node.op.absolute(*off)
-                of_copies = copies.issuperset(node.inputs)
-                if node.op.kind in COPYING:
-                    copies |= {node.index} if of_copies else set()
-                elif not (of_copies and node.op.kind in ("linear", "conv2d")):
-                    error = error + count * unit / (1 - count * unit) * size
-                lost = lost + tiny * count * sum(part.flatten(1).sum(1) for part in given)
-            error = torch.where((size > 0) & (error > 0), error + _spread(lost, error), error)
-            sizes[node.index], errors[node.index] = size, error + math.inf if hazard else error
-            for source in set(node.inputs):
-                if self.graph.last_use[source] <= node.index and source not in wanted:
-                    del sizes[source], errors[source]
-        return {i: 2 * errors[i] for i in keep}, {i: sizes[i] for i in keep}
+        rule = _RowErrors(self._by_node(), like.new_zeros(len(like)), hazard=hazard)
+        pairs = propagate(self.graph, rule, {0: (ones, torch.zeros_like(ones))}, keep)
+        return {i: 2 * error for i, (_, error) in pairs.items()}, {i: size for i, (size, _) in pairs.items()}
 
     def pull(self, node: int, functionals: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows *input"]:
         """Rows of V: linear functionals on a node's value, as functionals on the input.
@@ -138,36 +78,113 @@ class LinearMap:
         `<pull(node, c), z> = <c, V_node z>`; with one-hot functionals these are rows of V themselves. Differentiable in
         the weights.
         """
-        count, rows = functionals.shape[:2]
-        gradients: dict[int, Tensor] = {node: functionals}
-        switch = {other.index: place for place, other in enumerate(self.graph.switches)}
-        for index in range(node, 0, -1):
-            if index not in gradients:
-                continue
-            here, output = self.graph[index], gradients.pop(index)
-            if isinstance(here.op, Switching):
-                parts: tuple[Tensor, ...] = (here.op.transpose(output, self.patterns[switch[index]]),)
-            else:
-                assert isinstance(here.op, Affine)
-                flat = here.op.transpose(output.flatten(0, 1))
-                parts = tuple(part.reshape(count, rows, *part.shape[1:]) for part in flat)
-            for source, part in zip(here.inputs, parts, strict=True):
-                gradients[source] = gradients[source] + part if source in gradients else part
-        if 0 not in gradients:  # nothing on the way depends on the input
-            return functionals.new_zeros(count, rows, *self.graph[0].shape)
-        return gradients[0]
+        rows = propagate_back(self.graph, _Adjoint(self._by_node()), node, functionals)
+        if rows is None:  # no node on the way depends on the input
+            return functionals.new_zeros(*functionals.shape[:2], *self.graph[0].shape)
+        return rows
 
     def depends_on_pattern(self, node: int) -> bool:
         """Whether a switching node lies between the input and this node; if none does, V is the same for all inputs."""
-        stack, seen = [node], set()
-        while stack:
-            index = stack.pop()
-            if isinstance(self.graph[index].op, Switching):
-                return True
-            if index not in seen:
-                seen.add(index)
-                stack.extend(self.graph[index].inputs)
-        return False
+        return affine_ancestors(self.graph, node)[1] != [0]
+
+    def _by_node(self) -> dict[int, Tensor]:
+        """The pattern of every switching node by the node's index."""
+        return {node.index: pattern for node, pattern in zip(self.graph.switches, self.patterns, strict=False)}
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Directions(ForwardRule[Tensor]):
+    """The linear part V d of every node's map."""
+
+    patterns: dict[int, Tensor]
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        return node.op.linear(*inputs)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        return node.op.linear(value, self.patterns[node.index])
+
+
+class _Values(_Directions):
+    """The affine map V z + a of every node."""
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        return node.op.apply(*inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _ValuesWithErrors(ForwardRule[Pair]):
+    """The affine map of every node, and half the bound on its rounding error."""
+
+    patterns: dict[int, Tensor]
+    info: torch.finfo
+
+    def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
+        unit, given = self.info.eps / 2, [value for value, _ in inputs]
+        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        value = node.op.apply(*given)
+        offset = node.op.magnitude(*(torch.zeros_like(part) for part in given))
+        error = node.op.magnitude(*(off for _, off in inputs)) - offset
+        error = error + gamma * node.op.magnitude(*(part.abs() for part in given))
+        return value, error.clamp_(min=0) + 4 * unit * offset + self.info.tiny
+
+    def switching(self, node: Node[Switching], value: Pair) -> Pair:
+        z, error = (node.op.linear(part, self.patterns[node.index]) for part in value)
+        return z, error + self.info.eps / 2 * z.abs()
+
+
+class _RowErrors(ForwardRule[Pair]):
+    """The sums of the absolute terms of every node's rows, and half the bound on the rounding errors of the rows.
+
+    `copies` are nodes whose entries are copies of inputs: the rows of a layer behind them are its weights, without an error.
+    `lost` adds up products that vanish below the smallest number of the dtype, each of them at most `tiny`. `hazard` says
+    that weights are so small that whole products may vanish: then nothing is known of the rows.
+    """
+
+    def __init__(self, patterns: dict[int, Tensor], lost: Tensor, *, hazard: bool):
+        self.patterns, self.lost, self.hazard, self.info = patterns, lost, hazard, torch.finfo(lost.dtype)
+        self.copies = {0}
+
+    def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
+        unit, count = self.info.eps / 2, max(node.op.terms, node.op.adjoint_terms)
+        given = [size for size, _ in inputs]
+        size, error = node.op.absolute(*given), node.op.absolute(*(off for _, off in inputs))
+        of_copies = self.copies.issuperset(node.inputs)
+        if node.op.kind in COPYING:
+            self.copies |= {node.index} if of_copies else set()
+        elif not (of_copies and node.op.kind in ("linear", "conv2d")):
+            error = error + count * unit / (1 - count * unit) * size
+        self.lost = self.lost + self.info.tiny * count * sum(part.flatten(1).sum(1) for part in given)
+        return self._charged(size, error)
+
+    def switching(self, node: Node[Switching], value: Pair) -> Pair:
+        size, error = (node.op.linear(part, self.patterns[node.index]) for part in value)
+        return self._charged(size, error + self.info.eps * size)
+
+    def _charged(self, size: Tensor, error: Tensor) -> Pair:
+        error = torch.where((size > 0) & (error > 0), error + _spread(self.lost, error), error)
+        return size, error + math.inf if self.hazard else error
+
+
+@dataclass(frozen=True, eq=False)
+class _Adjoint(BackwardRule[Tensor]):
+    """Functionals (batch, rows, *shape) of a node's value as functionals of its inputs."""
+
+    patterns: dict[int, Tensor]
+
+    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
+        return transpose_rows(node.op, value)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        return node.op.transpose(value, self.patterns[node.index])
+
+
+def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
+    """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
+    return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
 
 
 def _sources(op: object) -> list[Source]:

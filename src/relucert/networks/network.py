@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.affine import Source
 from relucert.networks.graph import Graph, Node
+from relucert.networks.switching import ReLU, Switching
 from relucert.networks.tracing import trace
 
 Numbers = float | Sequence[float] | Tensor | None
@@ -90,9 +91,14 @@ class Network(nn.Module):
         return self._like.device
 
     @property
-    def switches(self) -> tuple[Node, ...]:
+    def switches(self) -> tuple[Node[Switching], ...]:
         """The switching nodes (ReLU, leaky ReLU, max pool) in order."""
         return self.graph.switches
+
+    @property
+    def relus(self) -> tuple[Node[ReLU], ...]:
+        """The ReLU and leaky ReLU nodes, in order."""
+        return self.graph.relus
 
     @property
     def hidden_units(self) -> int:
@@ -124,7 +130,7 @@ class Network(nn.Module):
     def pattern(self, x: Tensor) -> list[Tensor]:
         """The activation pattern: booleans for a ReLU, the winners' places for a max pool."""
         pairs = zip(self.switches, self.preactivations(x), strict=True)
-        return [node.op.pattern(z) for node, z in pairs]  # type: ignore[union-attr]
+        return [node.op.pattern(z) for node, z in pairs]
 
     def predict(self, x: Tensor) -> Tensor:
         """The class with the largest logit, `(batch,)`; of equal ones the first."""

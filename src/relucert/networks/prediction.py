@@ -7,6 +7,8 @@ in float32, weights that cancel can change the executed decision where the real 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -14,8 +16,10 @@ from torch import Tensor
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property, class_stays
 from relucert.networks.affine import Affine
+from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.traversal import ForwardRule, propagate
 
 PIECE = 1000
 
@@ -91,25 +95,30 @@ def logits_with_errors(
     An affine node of n terms is off by at most gamma_n (|A| |z| + |b|), gamma_n = n u / (1 - n u), in any order of
     summation, and passes on |A| times the error of its input. A ReLU or a maximum passes on no more than it is given.
     """
-    values, errors = {0: x}, {0: torch.zeros_like(x)}
-    unit, tiny = torch.finfo(x.dtype).eps / 2, torch.finfo(x.dtype).tiny
-    for node in double.graph.nodes[1:]:
-        given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
-        if isinstance(node.op, Affine):
-            gamma = node.op.terms * unit / (1 - node.op.terms * unit)
-            value = node.op.apply(*given)
-            error = node.op.absolute(*off) + gamma * node.op.magnitude(*(part.abs() for part in given)) + tiny
-        elif isinstance(node.op, ReLU):
-            value, error = node.op.apply(given[0]), off[0]
-            if node.op.slope:
-                error = error + 2 * unit * value.abs() + tiny
-        else:
-            assert node.op is not None
-            value, error = node.op.apply(given[0]), node.op.apply(off[0])
-        values[node.index], errors[node.index] = value, error
-        for source in set(node.inputs):
-            if double.graph.last_use[source] <= node.index:
-                del values[source], errors[source]
     last = len(double.graph) - 1
-    # Doubled: the bound itself is computed with rounding.
-    return values[last], 2 * errors[last]
+    logits, error = propagate(double.graph, _Errors(torch.finfo(x.dtype)), {0: (x, torch.zeros_like(x))})[last]
+    return logits, 2 * error  # doubled: the bound itself is computed with rounding
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors(ForwardRule[Pair]):
+    """The value of every node, and half the bound on its rounding error."""
+
+    info: torch.finfo
+
+    def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
+        unit, given = self.info.eps / 2, [value for value, _ in inputs]
+        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        passed = node.op.absolute(*(off for _, off in inputs))
+        own = gamma * node.op.magnitude(*(part.abs() for part in given))
+        return node.op.apply(*given), passed + own + self.info.tiny
+
+    def relu(self, node: Node[ReLU], value: Pair) -> Pair:
+        z, error = node.op.apply(value[0]), value[1]
+        return z, error + self.info.eps * z.abs() + self.info.tiny if node.op.slope else error
+
+    def max_pool(self, node: Node[MaxPool2d], value: Pair) -> Pair:
+        return node.op.apply(value[0]), node.op.apply(value[1])

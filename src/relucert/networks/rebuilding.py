@@ -25,7 +25,7 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     trainable: list[str] = []
     nodes: list[dict[str, Any]] = []
     place: dict[int, int] = {}  # the input normalisation is said by mean and std, not by nodes
-    for node in net.graph:
+    for node in net.graph:  # lists the nodes; no value is propagated
         sources = node.op.sources() if isinstance(node.op, Affine) else {}
         if any(source.owner is net for source in sources.values()):
             place[node.index] = place[node.inputs[0]]

@@ -135,6 +135,11 @@ class MaxPool2d(Switching):
         seen = seen[..., :: self.dilation[0], :: self.dilation[1]]
         return seen.reshape(rows * cols, -1).long() - 1
 
+    def most(self) -> int:
+        """The number of windows that the entry in most windows is in: the square of the Lipschitz constant in l2."""
+        windows = self.windows()
+        return int(windows[windows >= 0].bincount().max())
+
     def settings(self) -> dict[str, object]:
         return {
             "kernel": self.kernel,

@@ -94,6 +94,7 @@ class Pad(Affine):
     """Zero padding; the numbers are those of `torch.nn.functional.pad`, last axis first."""
 
     kind = "pad"
+    elementwise = isometric = True
 
     def __init__(self, in_shape: Shape, padding: tuple[int, ...]):
         self.in_shapes, self.padding = (in_shape,), padding
@@ -109,6 +110,7 @@ class Reshape(Affine):
     """The same numbers in another shape: flatten, view, reshape, squeeze."""
 
     kind = "reshape"
+    elementwise = isometric = True
 
     def __init__(self, in_shape: Shape, out_shape: Shape):
         assert math.prod(in_shape) == math.prod(out_shape), (in_shape, out_shape)
@@ -128,6 +130,7 @@ class Permute(Affine):
     """The axes in another order (counted without the batch)."""
 
     kind = "permute"
+    elementwise = isometric = True
 
     def __init__(self, in_shape: Shape, axes: tuple[int, ...]):
         self.in_shapes, self.axes = (in_shape,), axes
@@ -168,6 +171,7 @@ class Concat(Affine):
     """Several nodes side by side along one axis (counted without the batch): what makes a network dense."""
 
     kind = "concat"
+    elementwise = isometric = True
 
     def __init__(self, in_shapes: Sequence[Shape], axis: int):
         self.in_shapes, self.axis = tuple(in_shapes), axis

@@ -6,6 +6,7 @@ Power iteration approaches a norm from below, so nothing is proved here: `reluce
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -14,11 +15,11 @@ from torch import Tensor
 from relucert.networks.affine import Affine, Gather
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d
-from relucert.networks.unweighted import Add, Concat
+from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.unweighted import Add
 
 ITERATIONS = 10
-_ISOMETRIC = ("shift", "reshape", "permute", "pad")
 
 
 def lipschitz_estimate(
@@ -34,29 +35,39 @@ def lipschitz_estimate(
     """
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = next(net.parameters())
-    moves: dict[int, Tensor] = {0: first.new_ones(())}
-    for node in net.graph.nodes[1:]:
-        given = [moves[i] for i in node.inputs]
+    rule = _Movement(net, generator, iterations, first)
+    return propagate(net.graph, rule, {0: first.new_ones(())})[len(net.graph) - 1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Movement(ForwardRule[Tensor]):
+    """How far every node moves in l2, about, when the input moves by one."""
+
+    net: Network
+    generator: torch.Generator
+    iterations: int
+    like: Tensor
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
         if isinstance(node.op, Add):
-            moves[node.index] = torch.stack(given).sum()
-        elif isinstance(node.op, Concat):
-            moves[node.index] = torch.stack(given).square().sum().sqrt()
-        elif isinstance(node.op, MaxPool2d):
-            windows = node.op.windows()
-            moves[node.index] = given[0] * math.sqrt(int(windows[windows >= 0].bincount().max()))
-        elif isinstance(node.op, Gather):
-            moves[node.index] = given[0] * math.sqrt(node.op.most())
-        elif not isinstance(node.op, Affine) or node.kind in _ISOMETRIC:
-            moves[node.index] = given[0]
-        else:
-            moves[node.index] = given[0] * _estimate(net, node, generator, iterations, first)
-    return moves[len(net.graph) - 1]
+            return torch.stack(inputs).sum()
+        together = inputs[0] if len(inputs) == 1 else torch.stack(inputs).square().sum().sqrt()
+        if node.op.isometric:
+            return together
+        if isinstance(node.op, Gather):
+            return together * math.sqrt(node.op.most())
+        return together * _estimate(self.net, node, self.generator, self.iterations, self.like)
+
+    def relu(self, node: Node[ReLU], value: Tensor) -> Tensor:
+        return value
+
+    def max_pool(self, node: Node[MaxPool2d], value: Tensor) -> Tensor:
+        return value * math.sqrt(node.op.most())
 
 
-def _estimate(net: Network, node: Node, generator: torch.Generator, iterations: int, like: Tensor) -> Tensor:
+def _estimate(net: Network, node: Node[Affine], generator: torch.Generator, iterations: int, like: Tensor) -> Tensor:
     """The spectral norm of one affine node from below: the length of the image of a vector found by power iteration."""
     op = node.op
-    assert isinstance(op, Affine)
     shape = net.graph[node.inputs[0]].shape
     vector = torch.randn(1, *shape, generator=generator).to(like)
     zero = torch.zeros_like(vector)

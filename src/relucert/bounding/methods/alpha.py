@@ -19,7 +19,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.switching import MaxPool2d
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +95,14 @@ class Alpha(AfterCROWN):
         self, net: Network, node: int, rows: Tensor, bounds: UnitBounds, x: Tensor, ball: Ball, best: Tensor, steps: int
     ) -> Float[Tensor, " batch rows"]:
         """The best lower bounds of functionals of a node seen while the slopes below it climb."""
-        fixed, slopes, starts = {}, {}, bounds.relaxed(net, "adaptive")
-        below = [switch for switch in net.switches if switch.index <= node]
-        for switch in below:
-            lines = starts[switch.index]
-            if isinstance(switch.op, ReLU) and isinstance(lines, Lines):
-                start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *switch.shape)
-                slopes[switch.index] = start.clone().requires_grad_()
-            else:
-                fixed[switch.index] = lines
+        slopes, starts = {}, bounds.relaxed(net, "adaptive")
+        below = [relu for relu in net.relus if relu.index <= node]
+        for relu in below:
+            lines = starts[relu.index]
+            assert isinstance(lines, Lines)
+            start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *relu.shape)
+            slopes[relu.index] = start.clone().requires_grad_()
+        fixed = {index: lines for index, lines in starts.items() if index <= node and index not in slopes}
         if not slopes:
             return torch.maximum(best, pull(net.graph, node, rows, fixed).minimum(x, ball).detach())
         optimiser = torch.optim.Adam(slopes.values(), lr=self.rate)
@@ -115,11 +114,8 @@ class Alpha(AfterCROWN):
             for _ in range(steps):
                 with torch.enable_grad():
                     lines = dict(fixed)
-                    for switch in below:
-                        if switch.index in slopes:
-                            lines[switch.index] = relax(
-                                switch.op, bounds.inputs[switch.index], slopes[switch.index]  # type: ignore[arg-type]
-                            )  # fmt: skip
+                    for relu in below:
+                        lines[relu.index] = relax(relu.op, bounds.inputs[relu.index], slopes[relu.index])
                     found = pull(net.graph, node, rows, lines).minimum(x, ball)
                     optimiser.zero_grad(set_to_none=True)
                     (-found.sum()).backward()
@@ -127,9 +123,8 @@ class Alpha(AfterCROWN):
                 optimiser.step()
                 schedule.step()
                 with torch.no_grad():
-                    for switch in below:
-                        if switch.index in slopes:
-                            slopes[switch.index].clamp_(switch.op.slope, 1.0)  # type: ignore[union-attr]
+                    for relu in below:
+                        slopes[relu.index].clamp_(relu.op.slope, 1.0)
         finally:
             for weight, before in frozen:
                 weight.requires_grad_(before)

@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.base import Bounding
-from relucert.bounding.interval import Interval, through
+from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.bounding.preactivations import UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.affine import Affine
 from relucert.networks.network import Network
+from relucert.networks.traversal import propagate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,12 @@ def interval_margins(
     if not isinstance(last.op, Affine) or len(last.inputs) != 1:
         return _over(bounds.logits, asked.rows) + asked.offsets
     source = last.inputs[0]
-    op = net.graph[source].op
     if source in bounds.inputs:
-        within = through(net.graph[source], [bounds.inputs[source]])
+        known = {net.graph[source].inputs[0]: bounds.inputs[source]}
+        within = propagate(net.graph, IntervalPropagation(), known, [source])[source]
     elif source == 0:
         within = Interval(*ball.hull(x))
     else:  # something else stands between the last switch and the logits
-        assert op is not None
         return _over(bounds.logits, asked.rows) + asked.offsets
     batch, specs = asked.rows.shape[:2]
     rows = last.op.transpose(asked.rows.flatten(0, 1))[0].reshape(batch, specs, *net.graph[source].shape)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.bounding.base import Bounding
-from relucert.bounding.interval import Interval, through
+from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.preactivations import BUDGET, UnitBounds
@@ -47,6 +47,7 @@ from relucert.networks.affine import Affine, BatchNorm, Conv2d
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import ForwardRule, propagate
 from relucert.networks.unweighted import Add, Concat
 
 
@@ -109,44 +110,67 @@ Refine = Callable[[Deviations, Node, Interval], Interval]
 def deviations(
     net: Network, x: Tensor, ball: Ball, known: UnitBounds, refine: Refine | None = None, parts: Parts | None = None
 ) -> Deviations:
-    """Walk forward through the graph, with known bounds of the units; `refine` may tighten those of one node further.
+    """How far every node moves, with known bounds of the units; `refine` may tighten those of one node further.
 
     `parts` are those of this network with the weights it has now, where they have been looked at before.
     """
-    graph, parts, unit = net.graph, parts or Parts(net), torch.finfo(x.dtype).eps / 2
-    moved = Deviations()
-    live, values, errors = {0: Interval(*ball.hull(x))}, {0: x}, {0: torch.zeros_like(x)}
-    live[0] = live[0].known()
-    moved.outputs[0], moved.values[0], moved.offs[0] = live[0], x, errors[0]
+    moved, start = Deviations(), _State(Interval(*ball.hull(x)).known(), x, torch.zeros_like(x))
+    moved.outputs[0], moved.values[0], moved.offs[0] = start
     moved.after[0] = input_radius(x, ball)
-    for node in graph.nodes[1:]:
-        given, off = [values[i] for i in node.inputs], [errors[i] for i in node.inputs]
-        if isinstance(node.op, Switching):
-            source = node.inputs[0]
-            within = live[source].meet(known.inputs[node.index])
-            within = within.meet(_around(given[0], parts.reaches(source, moved), off[0]))
-            if refine is not None:
-                within = within.meet(refine(moved, node, within))
-            within = live[source] = within.known()
-            live[node.index] = through(node, [within]).known()
-            values[node.index] = node.op.apply(given[0])
-            relu = isinstance(node.op, ReLU)
-            errors[node.index] = off[0] + unit * given[0].abs() if relu else node.op.apply(off[0])
-            moved.inputs[node.index], moved.outputs[node.index] = within, live[node.index]
-            moved.centres[node.index], moved.values[node.index] = given[0], values[node.index]
-            moved.errors[node.index], moved.offs[node.index] = off[0], errors[node.index]
-            parts.measure(node, moved)
-        else:
-            assert isinstance(node.op, Affine)
-            live[node.index] = through(node, [live[i] for i in node.inputs])
-            values[node.index] = node.op.apply(*given)
-            growth = node.op.terms * unit / (1 - node.op.terms * unit)
-            own = growth * node.op.magnitude(*(part.abs() for part in given))
-            # One more per cent pays for the rounding of these bounds themselves.
-            errors[node.index] = 1.01 * (node.op.absolute(*off) + own) + torch.finfo(x.dtype).tiny
-    last = len(graph) - 1
-    moved.logits.append(live[last].meet(known.logits))
+    rule = _Movement(parts or Parts(net), known, refine, torch.finfo(x.dtype), moved)
+    logits = propagate(net.graph, rule, {0: start})[len(net.graph) - 1]
+    moved.logits.append(logits.within.meet(known.logits))
     return moved
+
+
+class _State(NamedTuple):
+    """The interval of a node over the ball, its computed value at x, and how far rounding may have taken that."""
+
+    within: Interval
+    value: Tensor
+    error: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Movement(ForwardRule[_State]):
+    """Intervals, values at x and their rounding errors; how far switching nodes move is written into `moved`."""
+
+    parts: Parts
+    known: UnitBounds
+    refine: Refine | None
+    info: torch.finfo
+    moved: Deviations
+    intervals: ClassVar[IntervalPropagation] = IntervalPropagation()
+
+    def affine(self, node: Node[Affine], inputs: list[_State]) -> _State:
+        unit = self.info.eps / 2
+        growth = node.op.terms * unit / (1 - node.op.terms * unit)
+        own = growth * node.op.magnitude(*(given.value.abs() for given in inputs))
+        # One more per cent pays for the rounding of these bounds themselves.
+        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + self.info.tiny
+        within = self.intervals.affine(node, [given.within for given in inputs])
+        return _State(within, node.op.apply(*(given.value for given in inputs)), error)
+
+    def preactivation(self, node: Node[Switching], value: _State) -> _State:
+        within = value.within.meet(self.known.inputs[node.index])
+        within = within.meet(_around(value.value, self.parts.reaches(node.inputs[0], self.moved), value.error))
+        if self.refine is not None:
+            within = within.meet(self.refine(self.moved, node, within))
+        return value._replace(within=within.known())
+
+    def relu(self, node: Node[ReLU], value: _State) -> _State:
+        return self._recorded(node, value, value.error + self.info.eps / 2 * value.value.abs())
+
+    def max_pool(self, node: Node[MaxPool2d], value: _State) -> _State:
+        return self._recorded(node, value, node.op.apply(value.error))
+
+    def _recorded(self, node: Node[Switching], before: _State, error: Tensor) -> _State:
+        after = _State(self.intervals.switching(node, before.within).known(), node.op.apply(before.value), error)
+        moved, index = self.moved, node.index
+        moved.inputs[index], moved.centres[index], moved.errors[index] = before
+        moved.outputs[index], moved.values[index], moved.offs[index] = after
+        self.parts.measure(node, moved)
+        return after
 
 
 @torch.no_grad()
@@ -246,8 +270,7 @@ class Parts:
             after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
             before = torch.minimum(before, after)
         if isinstance(op, MaxPool2d):
-            windows = op.windows()
-            after = after * math.sqrt(int(windows[windows >= 0].bincount().max())) * (1 + 1e-15)
+            after = after * math.sqrt(op.most()) * (1 + 1e-15)
         low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
         noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)

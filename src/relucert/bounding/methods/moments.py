@@ -41,12 +41,12 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull
 from relucert.bounding.reduced_network import Kept
 from relucert.bounding.rounding import evaluation_error, largest_inputs
-from relucert.bounding.spectral import SIDE, affine_part, gamma, reached, top_bounds
+from relucert.bounding.spectral import SIDE, affine_part, gamma, top_bounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.traversal import affine_ancestors
 
 _SMOOTH = 0.05  # of a unit's standard deviation: where the kink of a ReLU is rounded off while moments are looked for
 _FLOOR = 1e-9  # the smallest entry of K, as a part of their mean
@@ -83,10 +83,8 @@ class Moments(AfterCROWN):
     @staticmethod
     def whole(net: Network) -> bool:
         """Whether the first layer is all that there is: every switch is a ReLU that sees no other one."""
-        single = all(
-            isinstance(node.op, ReLU) and reached(net.graph, node.inputs[0])[1] == [0] for node in net.switches
-        )
-        return single and math.prod(net.input_shape) <= SIDE
+        single = all(affine_ancestors(net.graph, node.inputs[0])[1] == [0] for node in net.relus)
+        return single and len(net.relus) == len(net.switches) and math.prod(net.input_shape) <= SIDE
 
     @torch.no_grad()
     def proceed(
@@ -132,8 +130,8 @@ class _Layer:
         if math.prod(net.input_shape) > SIDE:
             return None
         indices, matrices = [], []
-        for node in net.switches:
-            part = affine_part(net.graph, node.inputs[0]) if isinstance(node.op, ReLU) else None
+        for node in net.relus:
+            part = affine_part(net.graph, node.inputs[0])
             if part is not None and list(part.matrices) == [0]:
                 indices.append(node.index)
                 matrices.append(part.matrices[0])
@@ -142,9 +140,7 @@ class _Layer:
 
 def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property) -> _Tail:
     """Walk from the property to the first layer, with CROWN's lines on the way."""
-    kept = {}
-    for index in layer.indices:
-        kept[index] = Kept.of(net.graph[index], bounds.inputs[index])
+    kept = {node.index: Kept.of(node, bounds.inputs[node.index]) for node in net.relus if node.index in layer.indices}
     lines = cast(Relaxations, {**bounds.relaxed(net, "adaptive"), **kept})
     found = pull(net.graph, len(net.graph) - 1, asked.rows, lines)
     low, high = (side.flatten(1) for side in ball.hull(x))

@@ -349,7 +349,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
         if node.index not in moved.before:
             continue
         within = moved.inputs[node.index].restrict(batch)
-        lines = relax(node.op, within, "adaptive")  # type: ignore[arg-type]
+        lines = relax(node.op, within, "adaptive")
         if isinstance(node.op, ReLU) and isinstance(lines, Lines):
             centre = moved.centres[node.index][batch]
             found[node.index] = BallLines(

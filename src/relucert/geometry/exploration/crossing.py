@@ -17,10 +17,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.region import LinearRegion, WindowFaces
 from relucert.networks.affine import Affine
+from relucert.networks.graph import Node
 from relucert.networks.linear_map import Patterns
-from relucert.networks.switching import ReLU
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import ForwardRule, propagate
 
 ZERO = 1e-10  # of the size of the terms that add up to it, a slope that passes for zero
 
@@ -33,25 +35,43 @@ def patterns_behind(
 
     `direction` leads out through the face.
     """
-    slopes, sizes = {0: direction}, {0: direction.abs()}
     flipped = torch.nn.functional.one_hot(crossed, sideless.shape[1]).bool()
-    place, start, patterns = 0, 0, []
-    for node in region.net.graph.nodes[1:]:
-        slope, size = [slopes[i] for i in node.inputs], [sizes[i] for i in node.inputs]
-        if isinstance(node.op, Affine):
-            slopes[node.index], sizes[node.index] = node.op.linear(*slope), node.op.absolute(*size)
-            continue
-        assert node.op is not None
-        faces, old = region.faces[place], region.patterns[place]
-        mine = slice(start, start + faces.count)
-        if isinstance(node.op, ReLU):
-            pattern = _sides(old, flipped[:, mine], sideless[:, mine], slope[0], ZERO * size[0])
-        else:
-            pattern = _winners(faces, old, flipped[:, mine], sideless[:, mine], slope[0], ZERO * size[0])
-        patterns.append(pattern)
-        slopes[node.index], sizes[node.index] = node.op.linear(slope[0], pattern), node.op.linear(size[0], pattern)
-        place, start = place + 1, start + faces.count
-    return patterns
+    rule = _Behind(region, flipped, sideless)
+    propagate(region.net.graph, rule, {0: (direction, direction.abs())})
+    return [rule.patterns[faces.node.index] for faces in region.faces]
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+class _Behind(ForwardRule[Pair]):
+    """The slope of every node along a direction behind the face, and the size of the terms that add up to it.
+
+    `patterns` has the pattern of every switching node there, by the node's index.
+    """
+
+    def __init__(self, region: LinearRegion, flipped: Tensor, sideless: Tensor):
+        counts = [faces.count for faces in region.faces]
+        split = zip(region.faces, region.patterns, flipped.split(counts, 1), sideless.split(counts, 1), strict=True)
+        self.known = {known[0].node.index: known for known in split}
+        self.patterns: dict[int, Tensor] = {}
+
+    def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
+        slope, size = zip(*inputs, strict=True)
+        return node.op.linear(*slope), node.op.absolute(*size)
+
+    def relu(self, node: Node[ReLU], value: Pair) -> Pair:
+        _, old, flipped, sideless = self.known[node.index]
+        return self._through(node, value, _sides(old, flipped, sideless, value[0], ZERO * value[1]))
+
+    def max_pool(self, node: Node[MaxPool2d], value: Pair) -> Pair:
+        faces, old, flipped, sideless = self.known[node.index]
+        assert isinstance(faces, WindowFaces)
+        return self._through(node, value, _winners(faces, old, flipped, sideless, value[0], ZERO * value[1]))
+
+    def _through(self, node: Node[Switching], value: Pair, pattern: Tensor) -> Pair:
+        self.patterns[node.index] = pattern
+        return node.op.linear(value[0], pattern), node.op.linear(value[1], pattern)
 
 
 def _sides(old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
@@ -61,7 +81,7 @@ def _sides(old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: 
     return torch.where(flipped, ~old, torch.where(sideless, free, old))
 
 
-def _winners(faces: Faces, old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
+def _winners(faces: WindowFaces, old: Tensor, flipped: Tensor, sideless: Tensor, slope: Tensor, zero: Tensor) -> Tensor:
     """The winners of windows: the entry that is flipped to, or of all entries that tie on the region the steepest."""
     windows = faces.windows.to(old.device)
     winner = old.flatten(2)

@@ -29,9 +29,8 @@ from relucert.geometry.exploration.neighbours import (
     reach,
     resolved,
 )
-from relucert.geometry.region import LinearRegion
+from relucert.geometry.region import LinearRegion, WindowFaces
 from relucert.geometry.witness import PUSHES
-from relucert.networks.switching import ReLU
 from relucert.polytopes.certificates import EPS, Array, certified_distances
 from relucert.polytopes.farkas import certified_empties
 from relucert.polytopes.interior import interior_point, pushed_inside
@@ -141,7 +140,7 @@ class FacetExploration(Exploration):
         found: list[tuple[int, int | bytes]] = []
         start = 0
         for faces in LinearRegion.at(self.net, self.x[:1]).faces:
-            if isinstance(faces.node.op, ReLU):
+            if not isinstance(faces, WindowFaces):
                 found += [(start + unit // 8, 128 >> unit % 8) for unit in range(faces.count)]
                 start += (faces.count + 7) // 8
                 continue

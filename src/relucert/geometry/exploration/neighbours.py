@@ -32,7 +32,7 @@ from relucert.core.norms import dual, norm
 from relucert.geometry.distances import to_faces
 from relucert.geometry.exploration.crossing import patterns_behind
 from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance
-from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.region import Faces, LinearRegion, UnitFaces
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
 from relucert.networks.affine import Linear
@@ -323,7 +323,7 @@ class Exploration:
         start = 0
         for faces, pattern in zip(old.faces, flipped, strict=True):
             mine = ((entry >= start) & (entry < start + faces.count)).nonzero()[:, 0]
-            if faces.node.kind == "relu" and len(mine):
+            if isinstance(faces, UnitFaces) and len(mine):
                 flat = pattern.view(len(index), -1)
                 flat[mine, entry[mine] - start] ^= True
                 single[mine] = True
@@ -359,20 +359,9 @@ def _row_errors(
 
 
 def _face_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch faces"]:
-    """The errors of faces from those of their nodes: of a unit its own, of a comparison those of both entries.
-
-    A comparison with the winner itself or with the padding has none.
-    """
-    parts = []
-    for faces, error, pattern in zip(region.faces, errors, region.patterns, strict=True):
-        if faces.node.kind == "relu":
-            parts.append(error.expand(len(x), *error.shape[1:]).flatten(1))
-            continue
-        flat, winner = error.expand(len(x), *error.shape[1:]).flatten(2), pattern.flatten(2)
-        windows = faces.windows.to(error.device)
-        both = flat.gather(2, winner).unsqueeze(-1) + flat[:, :, windows.clamp(min=0)]
-        void = (windows < 0) | (windows == winner.unsqueeze(-1))
-        parts.append(both.masked_fill(void, 0.0).flatten(1))
+    """The errors of faces from those of their nodes."""
+    every = zip(region.faces, errors, region.patterns, strict=True)
+    parts = [faces.errors(error.expand(len(x), *error.shape[1:]), pattern) for faces, error, pattern in every]
     return torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
-from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.region import Faces, LinearRegion, UnitFaces
 from relucert.geometry.row_norms.chain_norms import chain_norms
 
 BUDGET = 2**30  # bytes of temporaries
@@ -63,7 +63,7 @@ def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budg
 def _pulled_norms(region: LinearRegion, faces: Faces, q: float, budget: int) -> Float[Tensor, " batch faces"]:
     """The norms of a node's faces from rows pulled back through the graph, as many at a time as the budget allows."""
     place = region.faces.index(faces)
-    if not region.map.depends_on_pattern(faces.source) and len(region) > 1 and faces.node.kind == "relu":
+    if not region.map.depends_on_pattern(faces.source) and len(region) > 1 and isinstance(faces, UnitFaces):
         one = region.restrict(torch.zeros(1, dtype=torch.long, device=region.net.device))
         return _pulled_norms(one, faces, q, budget).expand(len(region), -1)
     widest = max(math.prod(node.shape) for node in region.net.graph)
@@ -96,7 +96,7 @@ class _PulledNorms(torch.autograd.Function):
         totals = [torch.zeros_like(weight) for weight in weights]
         start = sum(faces.count for faces in region.faces[:place])
         faces = region.faces[place]
-        if not region.map.depends_on_pattern(faces.source) and faces.node.kind == "relu":
+        if not region.map.depends_on_pattern(faces.source) and isinstance(faces, UnitFaces):
             # The rows are the same for all examples: one of them stands for all.
             region = region.restrict(torch.zeros(1, dtype=torch.long, device=gradient.device))
             gradient = gradient.sum(0, keepdim=True)

@@ -152,7 +152,7 @@ def slice_grid(
         margins.append(top[:, 0] - top[:, 1])
         digest = torch.zeros(len(piece), 2, dtype=torch.long, device=net.device)
         for node, place, key in zip(net.switches, places, keys, strict=True):
-            pattern = node.op.pattern(values[place]).flatten(1).long()  # type: ignore[union-attr]
+            pattern = node.op.pattern(values[place]).flatten(1).long()
             digest += torch.stack([(pattern * row).sum(1) for row in key], 1)  # wraps around at 2^64, as a hash may
         hashes.append(digest)
     number = torch.unique(torch.cat(hashes), dim=0, return_inverse=True)[1]

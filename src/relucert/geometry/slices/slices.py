@@ -23,6 +23,7 @@ from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, Switching
+from relucert.networks.traversal import ForwardRule, propagate, read_later
 
 __all__ = ["DecisionSegments", "Plane", "RegionSegments", "Slice", "SliceGrid", "slice_grid", "slice_segments"]
 
@@ -143,37 +144,42 @@ def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
 
 def _numbers(graph: Graph) -> int:
     """How many numbers of one input are held at once on the way through the graph, at most."""
-    most, live = 0, set()
-    for node in graph:
-        live.add(node.index)
+    most = 0
+    for index, node in enumerate(graph):  # a maximum over nodes, to which no value is propagated
         extra = 2 * node.op.windows().shape[1] * math.prod(node.shape) if isinstance(node.op, MaxPool2d) else 0
-        most = max(most, extra + sum(math.prod(graph[i].shape) for i in live))
-        live -= {i for i in live if graph.last_use[i] == node.index != i}
+        most = max(most, extra + sum(math.prod(graph[i].shape) for i in [*read_later(graph, index), index]))
     return most
 
 
 def _advance(graph: Graph, task: _Task) -> tuple[dict[int, Tensor], Node | None]:
     """The images of what the next switching node and those behind it need, and that node; None at the logits."""
+    cells, after = len(task.cells), next((node for node in graph.switches if node.index > task.at), None)
+    needed = [len(graph) - 1] if after is None else read_later(graph, after.index)
     # One polygon's images are shared by its cells without a copy.
-    cells = len(task.cells)
-    images = {i: z.expand(cells, *z.shape[1:]) if len(z) == 1 else z[task.root] for i, z in task.images.items()}
-    for node in graph.nodes[max(task.at, 1) :]:
-        inputs = [images[i] for i in node.inputs]
-        if isinstance(node.op, Switching):
-            if node.index != task.at:
-                return images, node
-            centres = task.cells.centres()[:, None]
-            value = evaluate(inputs[0].flatten(2), centres).reshape(cells, *inputs[0].shape[2:])
-            images[node.index] = node.op.linear(inputs[0], node.op.pattern(value))
-        else:
-            assert isinstance(node.op, Affine)
-            z = node.op.linear(*(part.flatten(0, 1) for part in inputs)).unflatten(0, (cells, 3))
-            offset = node.op.apply(*(part.new_zeros(1, *part.shape[2:]) for part in inputs))
-            images[node.index] = torch.cat([z[:, :1] + offset[:, None], z[:, 1:]], 1)
-        for source in set(node.inputs):
-            if graph.last_use[source] == node.index:
-                del images[source]
-    return images, None
+    images = propagate(
+        graph,
+        _Images(task.cells),
+        {i: z.expand(cells, *z.shape[1:]) if len(z) == 1 else z[task.root] for i, z in task.images.items()},
+        needed,
+    )
+    return images, after
+
+
+@dataclass(frozen=True, eq=False)
+class _Images(ForwardRule[Tensor]):
+    """The coefficients of 1, s and t of every node on polygons, (cells, 3, *shape); patterns are those of the centres."""
+
+    cells: Polygons
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        z = node.op.linear(*(part.flatten(0, 1) for part in inputs)).unflatten(0, (len(self.cells), 3))
+        offset = node.op.apply(*(part.new_zeros(1, *part.shape[2:]) for part in inputs))
+        return torch.cat([z[:, :1] + offset[:, None], z[:, 1:]], 1)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        centres = self.cells.centres()[:, None]
+        centre = evaluate(value.flatten(2), centres).reshape(len(self.cells), *value.shape[2:])
+        return node.op.linear(value, node.op.pattern(centre))
 
 
 def _groups(node: Node, images: Tensor) -> Groups:

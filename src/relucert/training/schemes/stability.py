@@ -10,7 +10,6 @@ from torch import Tensor
 from relucert.bounding.methods.ibp import IBP
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
 from relucert.training.schemes.adversarial import Adversarial
 from relucert.training.schemes.scheme import Moment, Terms
 
@@ -39,9 +38,8 @@ def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batc
     """Xiao's loss of every example, sum of -tanh(1 + l u), and how many of its units may switch."""
     units = IBP().units(net, x, ball)
     total, count = x.new_zeros(len(x)), x.new_zeros(len(x))
-    for node in net.switches:
-        if isinstance(node.op, ReLU):
-            within = units.inputs[node.index]
-            total = total - torch.tanh(1 + within.lower * within.upper).flatten(1).sum(1)
-            count = count + within.unstable.flatten(1).sum(1)
+    for node in net.relus:
+        within = units.inputs[node.index]
+        total = total - torch.tanh(1 + within.lower * within.upper).flatten(1).sum(1)
+        count = count + within.unstable.flatten(1).sum(1)
     return total, count

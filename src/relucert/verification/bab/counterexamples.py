@@ -17,7 +17,6 @@ from torch import Tensor
 from relucert.bounding.split_bounds import Signs
 from relucert.networks.network import Network
 from relucert.networks.prediction import falsified
-from relucert.networks.switching import ReLU
 from relucert.verification.bab.leaves import leaf_program
 from relucert.verification.bab.subproblems import SubProblems
 from relucert.verification.outcome import Outcome
@@ -95,9 +94,9 @@ class Hunt:
             if seconds <= 0:
                 return
             signs: Signs = {}
-            for node, pattern in zip(self.parts.net.switches, self.parts.net.pattern(z), strict=True):
-                if not isinstance(node.op, ReLU):
-                    return
+            if len(self.parts.net.relus) < len(self.parts.net.switches):
+                return
+            for node, pattern in zip(self.parts.net.relus, self.parts.net.pattern(z), strict=True):
                 side = torch.where(pattern, 1, -1).to(torch.int8)
                 signs[node.index] = side * self.parts.inputs[node.index].unstable[owner]
             solved = leaf_program(self.parts.net, self.parts.part(which, signs), seconds)

@@ -6,6 +6,7 @@ Any slopes and multipliers give bounds, so half and single precision will do for
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Int
@@ -21,7 +22,11 @@ class LeafStore:
     """Leaves by point and slot; the slot of a leaf that was taken is used again."""
 
     def __init__(
-        self, relus: list[Node], unstable: dict[int, Bool[Tensor, " points *shape"]], points: int, dtype: torch.dtype
+        self,
+        relus: Sequence[Node],
+        unstable: dict[int, Bool[Tensor, " points *shape"]],
+        points: int,
+        dtype: torch.dtype,
     ):
         self.relus, self.dtype = relus, dtype
         self.sizes = [math.prod(node.shape) for node in relus]

@@ -25,7 +25,6 @@ from relucert.bounding.split_bounds import Numbers, Problems
 from relucert.core.ball import Ball
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
 
 ITERATIONS = 400
 ENOUGH = 1e3  # times the size of the margin: what an empty leaf's multipliers should raise its bound by
@@ -36,10 +35,10 @@ def leaf_program(
 ) -> tuple[Numbers, Float[Tensor, " one *input"]] | None:
     """Multipliers for the splits of one sub-problem and its minimiser; None where nothing is split or the solver fails."""
     ball, x = problem.ball, problem.x
-    relus = [node for node in net.switches if isinstance(node.op, ReLU)]
+    relus = net.relus
     if len(relus) < len(net.switches):
         return None
-    lines = {node.index: relax(node.op, problem.clipped(node.index), "adaptive") for node in relus}  # type: ignore[arg-type]
+    lines = {node.index: relax(node.op, problem.clipped(node.index), "adaptive") for node in relus}
     objective = pull(net.graph, len(net.graph) - 1, problem.asked.rows, lines)
     rows, offsets, places = [], [], []
     for node in relus:

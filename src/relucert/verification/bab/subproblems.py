@@ -19,9 +19,7 @@ from relucert.bounding.relaxation import Lines, relax
 from relucert.bounding.split_bounds import Climbed, Numbers, Problems, Signs, climb
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
-from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
 
 
 @dataclass(eq=False)
@@ -48,7 +46,7 @@ class SubProblems:
     small: dict[int, Contraction | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.relus: list[Node] = [node for node in self.net.switches if isinstance(node.op, ReLU)]
+        self.relus = self.net.relus
         self.sizes = [math.prod(node.shape) for node in self.relus]
         self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
 
@@ -63,7 +61,7 @@ class SubProblems:
         """Where leaves begin: their splits by node, the slopes of the points' own bounds, and no multipliers."""
         slopes = {}
         for node in self.relus:
-            lines = relax(node.op, self.inputs[node.index], "adaptive")  # type: ignore[arg-type]
+            lines = relax(node.op, self.inputs[node.index], "adaptive")
             assert isinstance(lines, Lines)
             slopes[node.index] = lines.below[self.owner[which]]
         return self.by_node(splits), slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}

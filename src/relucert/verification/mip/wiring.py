@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, eye_array, vstack
 from relucert.networks.affine import Affine, Linear
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import Switching
+from relucert.networks.traversal import ForwardRule, propagate
 
 Array = NDArray[np.float64]
 PROBES = 2**22  # numbers of one batch of probes
@@ -34,16 +35,9 @@ class Wire:
 @torch.no_grad()
 def wires(graph: Graph) -> dict[int, Wire]:
     """What every switching node reads, by its index, and at len(graph) the logits; the graph is one of float64."""
-    live: dict[int, Wire] = {0: _source(graph[0])}
-    found: dict[int, Wire] = {}
-    for node in graph.nodes[1:]:
-        if isinstance(node.op, Switching):
-            found[node.index] = live[node.inputs[0]]
-            live[node.index] = _source(node)
-        else:
-            live[node.index] = _affine(node, [live[source] for source in node.inputs])
-    found[len(graph)] = live[len(graph) - 1]
-    return found
+    rule = _Composition()
+    logits = propagate(graph, rule, {0: _source(graph[0])})[len(graph) - 1]
+    return rule.read | {len(graph): logits}
 
 
 def _source(node: Node) -> Wire:
@@ -51,19 +45,26 @@ def _source(node: Node) -> Wire:
     return Wire({node.index: csr_array(eye_array(size))}, np.zeros(size))
 
 
-def _affine(node: Node, given: list[Wire]) -> Wire:
-    """One affine node behind others."""
-    op = node.op
-    assert isinstance(op, Affine)
-    zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in op.in_shapes]
-    offset = op.apply(*zeros).flatten().numpy().copy()
-    parts: dict[int, list[csr_array]] = {}
-    for place, wire in enumerate(given):
-        own = _matrix(op, place, zeros)
-        offset += own @ wire.offset
-        for source, matrix in wire.parts.items():
-            parts.setdefault(source, []).append(csr_array(own @ matrix))
-    return Wire({source: csr_array(reduce(lambda a, b: a + b, every)) for source, every in parts.items()}, offset)
+class _Composition(ForwardRule[Wire]):
+    """Affine nodes multiplied out; every switching node is a new source. `read` has what each of them reads."""
+
+    def __init__(self):
+        self.read: dict[int, Wire] = {}
+
+    def affine(self, node: Node[Affine], inputs: list[Wire]) -> Wire:
+        zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in node.op.in_shapes]
+        offset = node.op.apply(*zeros).flatten().numpy().copy()
+        parts: dict[int, list[csr_array]] = {}
+        for place, wire in enumerate(inputs):
+            own = _matrix(node.op, place, zeros)
+            offset += own @ wire.offset
+            for source, matrix in wire.parts.items():
+                parts.setdefault(source, []).append(csr_array(own @ matrix))
+        return Wire({source: csr_array(reduce(lambda a, b: a + b, every)) for source, every in parts.items()}, offset)
+
+    def switching(self, node: Node[Switching], value: Wire) -> Wire:
+        self.read[node.index] = value
+        return _source(node)
 
 
 def _matrix(op: Affine, place: int, zeros: list[torch.Tensor]) -> csr_array:

@@ -1,0 +1,182 @@
+"""Forward and backward propagation through the graph of a network, given a rule for each kind of node.
+
+A method that goes through a network is a rule: what an affine node, a ReLU and a max pool make of the values of their inputs.
+`propagate` goes from the input to the logits, `propagate_back` from a node to the input. The order of the nodes, the kinds of
+nodes and the lifetime of values are known here alone. A rule that lacks a kind refuses it by name.
+
+Forward rules are evaluation, affine maps of a fixed pattern, intervals, rounding errors, Lipschitz constants; backward rules
+are the adjoint and the propagation of linear bounds. A value may be anything: a tensor, an interval, a pair, a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from relucert.core.errors import UnsupportedLayer
+from relucert.networks.affine import Affine
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
+
+if TYPE_CHECKING:  # the graph evaluates itself by a rule
+    from relucert.networks.graph import Graph, Node
+
+Value = TypeVar("Value")
+
+
+class ForwardRule(Generic[Value]):
+    """What each kind of node makes of the values of its inputs.
+
+    A rule overrides `affine`, and either `switching` for all piecewise linear nodes or `relu` and `max_pool` one by one.
+    """
+
+    def affine(self, node: Node[Affine], inputs: list[Value]) -> Value:
+        """The value of an affine node."""
+        raise _refusal(self, node)
+
+    def relu(self, node: Node[ReLU], value: Value) -> Value:
+        """The value of a ReLU or leaky ReLU."""
+        return self.switching(node, value)
+
+    def max_pool(self, node: Node[MaxPool2d], value: Value) -> Value:
+        """The value of a max pool."""
+        return self.switching(node, value)
+
+    def switching(self, node: Node[Switching], value: Value) -> Value:
+        """The value of a ReLU or a max pool, for rules that treat them alike."""
+        raise _refusal(self, node)
+
+    def preactivation(self, node: Node[Switching], value: Value) -> Value:
+        """The value of a switching node's input, for that node and for every later one that reads the same input.
+
+        Rules that tighten bounds override it; the general case leaves the value as it is.
+        """
+        return value
+
+
+class BackwardRule(Generic[Value]):
+    """What each kind of node makes of the value of its output, for its inputs.
+
+    A rule overrides `affine`, and either `switching` for all piecewise linear nodes or `relu` and `max_pool` one by one.
+    Propagation ends at a node for whose input a rule answers None.
+    """
+
+    def affine(self, node: Node[Affine], value: Value) -> tuple[Value, ...]:
+        """The values for the inputs of an affine node, one for each."""
+        raise _refusal(self, node)
+
+    def relu(self, node: Node[ReLU], value: Value) -> Value | None:
+        """The value for the input of a ReLU or leaky ReLU."""
+        return self.switching(node, value)
+
+    def max_pool(self, node: Node[MaxPool2d], value: Value) -> Value | None:
+        """The value for the input of a max pool."""
+        return self.switching(node, value)
+
+    def switching(self, node: Node[Switching], value: Value) -> Value | None:
+        """The value for the input of a ReLU or a max pool, for rules that treat them alike."""
+        raise _refusal(self, node)
+
+    def add(self, one: Value, other: Value) -> Value:
+        """The value of a node that several nodes read; `one` came first, from the later node."""
+        return cast(Any, one) + other
+
+
+def propagate(
+    graph: Graph, rule: ForwardRule[Value], start: Mapping[int, Value], keep: Collection[int] | None = None
+) -> dict[int, Value]:
+    """The values of the nodes in `keep`, by default the logits, from those of the nodes in `start`, mostly the input.
+
+    Only nodes that these values depend on are visited, each once and in topological order. A value is dropped after its last
+    use, unless it is kept.
+
+    >>> import torch
+    >>> import relucert as rc
+    >>> from relucert.networks.graph import Evaluation
+    >>> net = rc.build("fc1", (1, 4, 4), 10)
+    >>> {node: tuple(value.shape) for node, value in propagate(net.graph, Evaluation(), {0: torch.ones(2, 1, 4, 4)}).items()}
+    {4: (2, 10)}
+    """
+    kept = {len(graph) - 1} if keep is None else set(keep)
+    live = dict(start)
+    del start  # so that what is dropped below is dropped altogether, if the caller does not hold it
+    order, last_use = _plan(graph, live, kept)
+    for index in order:
+        node = graph[index]
+        if isinstance(node.op, Affine):
+            live[index] = rule.affine(cast("Node[Affine]", node), [live[source] for source in node.inputs])
+        else:
+            source = node.inputs[0]
+            live[source] = rule.preactivation(cast("Node[Switching]", node), live[source])
+            live[index] = cast(Value, _switch(rule, node, live[source]))
+        for source in set(node.inputs):
+            if last_use[source] == index and source not in kept:
+                del live[source]
+    return {index: live[index] for index in (kept if keep is None else keep)}
+
+
+def propagate_back(graph: Graph, rule: BackwardRule[Value], node: int, start: Value) -> Value | None:
+    """The value at the input from that of a node, or None where propagation does not reach the input.
+
+    Nodes are visited from the last to the first, each once, when the values from all nodes that read it are added up.
+    """
+    waiting: dict[int, Value] = {node: start}
+    del start
+    for index in range(node, 0, -1):
+        if index in waiting:
+            for source, value in _values_back(rule, graph[index], waiting.pop(index)):
+                waiting[source] = rule.add(waiting[source], value) if source in waiting else value
+    return waiting.get(0)
+
+
+def affine_ancestors(graph: Graph, node: int) -> tuple[list[Node[Affine]], list[int]]:
+    """The affine nodes that a node is made of, itself included, and the roots they read: the input and switching nodes."""
+    inside: dict[int, Node[Affine]] = {}
+    roots: set[int] = set()
+    stack = [node]
+    while stack:
+        current = graph[stack.pop()]
+        if not isinstance(current.op, Affine):
+            roots.add(current.index)
+        elif current.index not in inside:
+            inside[current.index] = cast("Node[Affine]", current)
+            stack.extend(current.inputs)
+    return [inside[index] for index in sorted(inside)], sorted(roots)
+
+
+def read_later(graph: Graph, index: int) -> list[int]:
+    """The nodes before `index` whose values that node or a later one reads: all that is needed to go on from there."""
+    return sorted({source for node in graph.nodes[index:] for source in node.inputs if source < index})
+
+
+def _plan(graph: Graph, known: Collection[int], wanted: Collection[int]) -> tuple[list[int], dict[int, int]]:
+    """The nodes to visit, in order, and for every node that is read the last one of these that reads it."""
+    needed: set[int] = set()
+    stack = [index for index in wanted if index not in known]
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            stack.extend(source for source in graph[index].inputs if source not in known)
+    order = sorted(needed)
+    return order, {source: index for index in order for source in graph[index].inputs}
+
+
+def _values_back(rule: BackwardRule[Value], node: Node, value: Value) -> list[tuple[int, Value]]:
+    """The inputs of a node that propagation goes on to, and their values."""
+    if isinstance(node.op, Affine):
+        return list(zip(node.inputs, rule.affine(node, value), strict=True))
+    back = _switch(rule, node, value)
+    return [] if back is None else [(node.inputs[0], back)]
+
+
+def _switch(rule: ForwardRule[Value] | BackwardRule[Value], node: Node, value: Value) -> Value | None:
+    """What a rule makes of a value at a switching node, by the node's kind."""
+    if isinstance(node.op, ReLU):
+        return rule.relu(node, value)
+    if isinstance(node.op, MaxPool2d):
+        return rule.max_pool(node, value)
+    raise _refusal(rule, node)
+
+
+def _refusal(rule: object, node: Node) -> UnsupportedLayer:
+    return UnsupportedLayer(f"{type(rule).__name__} has no rule for {node.kind} ({node.name})")
