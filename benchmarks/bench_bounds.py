@@ -46,11 +46,11 @@ def theirs(net: rc.Network, x: Tensor, y: Tensor, chunk: int = 10) -> Tensor:
 
 
 def compare_kw(net: rc.Network, x: Tensor, y: Tensor, repeats: int) -> None:
-    asked, ball = class_stays(y, net.classes, dtype=x.dtype), rc.Ball(float("inf"), EPS, None)
+    prop, ball = class_stays(y, net.classes, dtype=x.dtype), rc.Ball(float("inf"), EPS, None)
     before = peak_gigabytes()
     with torch.no_grad():
-        ours = timed(lambda: KW().solve(net, x, ball, asked), repeats)
-        mine = KW().solve(net, x, ball, asked)[1]
+        ours = timed(lambda: KW().solve(net, x, ball, prop), repeats)
+        mine = KW().solve(net, x, ball, prop)[1]
     memory = peak_gigabytes() - before
     started = time.perf_counter()
     other = theirs(net, x, y)
@@ -65,10 +65,10 @@ def compare_kw(net: rc.Network, x: Tensor, y: Tensor, repeats: int) -> None:
 
 def compare_alpha(net: rc.Network, x: Tensor, y: Tensor, repeats: int) -> None:
     for p, eps in ((float("inf"), EPS), (2.0, 0.3)):
-        asked, ball = class_stays(y, net.classes, dtype=x.dtype), rc.Ball(p, eps)
+        prop, ball = class_stays(y, net.classes, dtype=x.dtype), rc.Ball(p, eps)
         with torch.no_grad():
-            crown = timed(lambda ball=ball, asked=asked: CROWN().solve(net, x, ball, asked), repeats)
-        alpha = timed(lambda ball=ball, asked=asked: Alpha(steps=20).solve(net, x, ball, asked), repeats)
+            crown = timed(lambda ball=ball, prop=prop: CROWN().solve(net, x, ball, prop), repeats)
+        alpha = timed(lambda ball=ball, prop=prop: Alpha(steps=20).solve(net, x, ball, prop), repeats)
         print(
             f"alpha (20 steps), {len(x)} points, l_{p:g} with box: {alpha:.2f} s, crown {crown:.2f} s, "
             f"{alpha / crown:.1f} times (at most {ALPHA:g} in l_inf)"

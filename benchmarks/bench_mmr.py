@@ -26,7 +26,7 @@ from relucert.networks.network import Network
 from relucert.training.recipes import Schedule
 from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import Moment, Scheme
+from relucert.training.schemes.scheme import Scheme, StepContext
 
 GAMMA, LAM = 0.2, 1.0
 FLOOR, LIMITS = 8.0, {(1, 28, 28): 1.5, (3, 32, 32): 4.0}  # times faster; GB
@@ -80,7 +80,7 @@ def dense_step(net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Ten
 
 def step(scheme: Scheme, net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """One step of ours; the loss before it."""
-    terms = scheme(net, x, y, Moment(0.999 / 9, torch.Generator()))
+    terms = scheme(net, x, y, StepContext(0.999 / 9, torch.Generator()))
     optimiser.zero_grad(set_to_none=True)
     terms.loss.backward()
     optimiser.step()

@@ -80,7 +80,7 @@ def assert_around(found: RadiusInterval, truth: Tensor) -> None:
     torch.testing.assert_close(lower[found.exact], truth[found.exact], rtol=1e-6, atol=1e-9)
 
 
-def assert_sound(net: Network, x: Tensor, ball: Ball, bounds: Any, asked: Any, margins: Tensor, points: Tensor) -> None:
+def assert_sound(net: Network, x: Tensor, ball: Ball, bounds: Any, prop: Any, margins: Tensor, points: Tensor) -> None:
     """No point of the ball, sampled or found by descent, leaves the bounds of a unit or falls below a margin.
 
     `points` (batch, count, *input) lie in the ball around x; the margins' worst ones are looked for from there.
@@ -96,7 +96,7 @@ def assert_sound(net: Network, x: Tensor, ball: Ball, bounds: Any, asked: Any, m
             assert bool((value.amax(1) <= within.upper + scale).all()), f"{node.name} rises above its bound"
     wide = ball.restrict(torch.arange(batch).repeat_interleave(count))
     centre = x.repeat_interleave(count, 0)
-    rows, offsets = (part.repeat_interleave(count, 0) for part in (asked.rows, asked.offsets))
+    rows, offsets = (part.repeat_interleave(count, 0) for part in (prop.rows, prop.offsets))
     for _ in range(5):
         flat = flat.detach().requires_grad_()
         found = torch.einsum("bsk,bk->bs", rows, net(flat)) + offsets

@@ -355,13 +355,13 @@ class Changes:
 
     def __init__(self, net: Network, y: int, start: Polytope, lead: Fraction = Fraction(0), *, strict: bool = False):
         model = exact(net)
-        asked = lead * (1 << model.exponents[-1])
+        prop = lead * (1 << model.exponents[-1])
         self.pieces: list[Polytope] = []
         for cell, forms in model.cells(start):
             for s, form in enumerate(forms):
                 if s != y:
                     behind = [Fraction(b - a) for a, b in zip(forms[y], form, strict=True)]
-                    behind[-1] += asked
+                    behind[-1] += prop
                     row = whole(behind)
                     part = cell.cut(row)
                     if part is not None and not (strict and max(part.values(row)) <= 0):

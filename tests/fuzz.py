@@ -392,7 +392,7 @@ def check(made: Case, methods: Sequence[str] = METHODS) -> tuple[dict[str, Count
     for method in methods:
         if not supported(method, made.p):
             continue
-        count = counts[method] = Counter(asked=len(made.x))
+        count = counts[method] = Counter(prop=len(made.x))
         started = time.perf_counter()
         try:
             found = list(_asked(made, method, count))
@@ -442,14 +442,14 @@ def _asked(made: Case, method: str, count: Counter[str]) -> Iterator[Claim]:
                 yield from ((what, i, detail) for what, detail in witness(made, i, found.witness[i], upper))
         return
     if question == "attack":
-        broken = rc.attack(net, x, y, rc.Ball(p, made.eps, box), name)
+        falsified = rc.attack(net, x, y, rc.Ball(p, made.eps, box), name)
     else:
-        broken = rc.minimal_attack(net, x, y, p, box, name)
+        falsified = rc.minimal_attack(net, x, y, p, box, name)
     for i in range(len(x)):
-        count["found" if bool(broken.success[i]) else "open"] += 1
-        if bool(broken.success[i]):
-            reach = made.eps[i] if question == "attack" else broken.distance[i]
-            yield from ((what, i, detail) for what, detail in witness(made, i, broken.x[i], float(reach)))
+        count["found" if bool(falsified.success[i]) else "open"] += 1
+        if bool(falsified.success[i]):
+            reach = made.eps[i] if question == "attack" else falsified.distance[i]
+            yield from ((what, i, detail) for what, detail in witness(made, i, falsified.x[i], float(reach)))
 
 
 def proved(truth: Truth, lower: float) -> Iterator[tuple[str, str]]:
@@ -491,9 +491,9 @@ def witness(made: Case, i: int, point: Tensor, eps: float) -> Iterator[tuple[str
 
 
 def run(
-    seeds: Sequence[int], methods: Sequence[str] | None = None, tell: Any = None, dear: float = 0.2
+    seeds: Sequence[int], methods: Sequence[str] | None = None, callback: Any = None, dear: float = 0.2
 ) -> tuple[dict[str, Any], list[Failure]]:
-    """Check the cases of some seeds: counts for each method and in all, and the failures; `tell` hears of each at once.
+    """Check the cases of some seeds: counts for each method and in all, and the failures; `callback` hears of each at once.
 
     Without `methods` each case asks those of `mixed`.
     """
@@ -511,9 +511,9 @@ def run(
         for method, count in counts.items():
             total[method].update(count)
         failures += found
-        if tell is not None:
+        if callback is not None:
             for failure in found:
-                tell(failure)
+                callback(failure)
     seconds = time.perf_counter() - started
     everything = {"cases": len(seeds), "seconds": round(seconds, 1), "making and oracle": round(built, 1)}
     return {"all": everything, **{name: dict(count) for name, count in total.items() if count}}, failures
@@ -539,8 +539,8 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     methods = [
-        name for asked in given.methods or ()
-        for name in ([known for known in METHODS if known.startswith(asked)] or [asked])
+        name for prop in given.methods or ()
+        for name in ([known for known in METHODS if known.startswith(prop)] or [prop])
     ]  # fmt: skip
     first = given.seed + (REPORTED if given.reported else 0)
     seeds = given.case or range(first, first + given.count)

@@ -606,19 +606,19 @@ def small_fc(shape: tuple[int, ...], widths: list[int], classes: int, seed: int,
     return Network(randomised(mlp(shape, classes, widths), seed).to(dtype), shape).eval()
 
 
-def least_margins(net: Network, x: Tensor, ball: Ball, asked: Property, starts: int = 8, steps: int = 8) -> Tensor:
+def least_margins(net: Network, x: Tensor, ball: Ball, prop: Property, starts: int = 8, steps: int = 8) -> Tensor:
     """The smallest margins (batch, specs) that sampling and projected gradient descent from many starts find in the ball."""
-    generator, specs = torch.Generator().manual_seed(3), asked.rows.shape[1]
+    generator, specs = torch.Generator().manual_seed(3), prop.rows.shape[1]
     points = ball.sample(x, generator, 300)
     logits = net(points.flatten(0, 1)).reshape(len(x), 300, -1)
-    sampled = asked.margins(logits.transpose(0, 1)).detach()
+    sampled = prop.margins(logits.transpose(0, 1)).detach()
     best = sampled.amin(0)
     first = sampled.topk(starts, dim=0, largest=False).indices  # the worst samples of every row are where it starts
     pick = first.permute(1, 2, 0)
     z = points[torch.arange(len(x))[:, None, None], pick].flatten(0, 2)
     owner = torch.arange(len(x)).repeat_interleave(specs * starts)
-    rows = asked.rows[:, :, None].expand(-1, -1, starts, -1).flatten(0, 2)
-    offsets = asked.offsets[:, :, None].expand(-1, -1, starts).flatten()
+    rows = prop.rows[:, :, None].expand(-1, -1, starts, -1).flatten(0, 2)
+    offsets = prop.offsets[:, :, None].expand(-1, -1, starts).flatten()
     centre, balls = x[owner], ball.restrict(owner)
     size = float(norm(z - centre, 2).amax())
     for step in range(steps):

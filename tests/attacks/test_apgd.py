@@ -53,11 +53,11 @@ def test_it_breaks_no_less_than_pgd_with_as_many_gradients(p):
     net = network("cnn", torch.float32)
     x = inputs(net, 60)
     eps = {1.0: 2.0, 2.0: 0.4, math.inf: 0.08}[p]
-    broken = [
+    falsified = [
         int(rc.attack(net, x, None, rc.Ball(p, eps), method).success.sum())
         for method in (rc.PGD(steps=20, restarts=3), rc.APGD(steps=20, restarts=3))
     ]
-    assert 0 < broken[0] <= broken[1] < 60
+    assert 0 < falsified[0] <= falsified[1] < 60
 
 
 def test_ratios_do_not_change_with_scale_and_shift():

@@ -43,7 +43,7 @@ def dealt(cases, name):
     return [(case, *SURROUNDINGS[(start + i) % len(SURROUNDINGS)]) for i, case in enumerate(cases)]
 
 
-def asked(net, count, mistaken=True):
+def prop(net, count, mistaken=True):
     """Inputs, the first of them misclassified."""
     x = inputs(net, count)
     y = net.predict(x)
@@ -60,7 +60,7 @@ def name_of(method):
 def test_successes_within_a_ball_are_witnesses(name):
     for (method, p), box, dtype in dealt([*product(FIXED, [1.0, 1.5, 2.0, 3.0, math.inf])], name):
         net = network(name, dtype)
-        x, y = asked(net, 6)
+        x, y = prop(net, 6)
         eps = torch.linspace(0.0, 0.8, 6, dtype=dtype) * x[0].numel() ** (0 if p == math.inf else 1 / p)
         ball = rc.Ball(p, eps, BOXES[box](x))
         found = rc.attack(net, x, y, ball, method)
@@ -72,7 +72,7 @@ def test_successes_within_a_ball_are_witnesses(name):
 def test_the_smallest_perturbations_are_witnesses(name):
     for (method, p), box, dtype in dealt(MINIMAL, name):
         net = network(name, dtype)
-        x, y = asked(net, 4)
+        x, y = prop(net, 4)
         sides = BOXES[box](x)
         found = rc.minimal_attack(net, x, y, p, sides, method)
         assert_adversarial(net, x, y, rc.Ball(p, math.inf, sides), found)
@@ -94,12 +94,12 @@ class TestOddInputs:
 
     def test_without_labels_the_predicted_class_is_attacked(self, method):
         net = network("fc1")
-        x, y = asked(net, 5, mistaken=False)
+        x, y = prop(net, 5, mistaken=False)
         assert torch.equal(self.run(net, x, None, method).x, self.run(net, x, y, method).x)
 
     def test_the_seed_decides_and_nothing_else(self, method):
         net = network("cnn", torch.float32)
-        x, y = asked(net, 5)
+        x, y = prop(net, 5)
         torch.manual_seed(0)
         first = self.run(net, x, y, method)
         torch.manual_seed(1)
@@ -112,7 +112,7 @@ class TestOddInputs:
 
     def test_a_box_that_leaves_no_room(self, method):
         net = network("fc1")
-        x, y = asked(net, 3)
+        x, y = prop(net, 3)
         found = self.run(net, x, y, method, (x, x))
         assert found.success.tolist() == [True, False, False]
 
@@ -121,7 +121,7 @@ class TestOddInputs:
         with torch.no_grad():
             net.module[0].weight.mul_(1e4)
             net.module[0].bias.mul_(1e4)
-        x, y = asked(net, 4, mistaken=False)
+        x, y = prop(net, 4, mistaken=False)
         box = (-1.0, 2.0)
         if method not in FIXED and not isinstance(method, rc.CW):  # a tanh and a dozen steps of Adam need not arrive
             assert bool(self.run(net, x, y, method, box).success.all())
@@ -140,11 +140,11 @@ class TestOddInputs:
 
     def test_two_classes(self, method):
         net = rc.Network(randomised(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)), 3), (5,)).eval()
-        self.run(net, *asked(net, 4), method)
+        self.run(net, *prop(net, 4), method)
 
     def test_batches_of_one_and_none(self, method):
         net = network("leaky", torch.float32)
-        x, y = asked(net, 1, mistaken=False)
+        x, y = prop(net, 1, mistaken=False)
         self.run(net, x, y, method)
         assert len(self.run(net, x[:0], y[:0], method)) == 0
 
@@ -158,14 +158,14 @@ class TestOddInputs:
 
     def test_a_batch_that_is_misclassified_as_a_whole(self, method):
         net = network("fc1")
-        x, y = asked(net, 3, mistaken=False)
+        x, y = prop(net, 3, mistaken=False)
         assert self.run(net, x, (y + 1) % net.classes, method).distance.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("method", [rc.DDN(steps=15), rc.DDN(steps=15, targets=2), rc.FAB(steps=8), EUCLIDEAN[0]])
 def test_without_chance_answers_do_not_depend_on_the_batch(method):
     net = network("fc1")
-    x, y = asked(net, 7)
+    x, y = prop(net, 7)
     together = rc.minimal_attack(net, x, y, method=method)
     for i in range(7):
         alone = rc.minimal_attack(net, x[i : i + 1], y[i : i + 1], method=method)

@@ -29,15 +29,15 @@ def question(name: str, p: float):
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("p", [2.0, math.inf])
 def test_every_method_goes_on_from_the_bounds_of_every_other(name: str, p: float) -> None:
-    net, x, ball, asked = question(name, p)
+    net, x, ball, prop = question(name, p)
     points = ball.sample(x, torch.Generator().manual_seed(0), 40)
     with torch.no_grad():
         starts = [METHODS[name].units(net, x, ball) for name in ("ibp", "kw", "crown", "sdp")]
     for method in METHODS.values():
         for known in starts:
             with torch.no_grad():
-                units, margins = method.proceed(net, known, x, ball, asked)
-            assert_sound(net, x, ball, units, asked, margins, points)
+                units, margins = method.proceed(net, known, x, ball, prop)
+            assert_sound(net, x, ball, units, prop, margins, points)
             for index, within in units.inputs.items():
                 assert bool((within.lower >= known.inputs[index].lower).all()), method.name
                 assert bool((within.upper <= known.inputs[index].upper).all()), method.name
@@ -45,11 +45,11 @@ def test_every_method_goes_on_from_the_bounds_of_every_other(name: str, p: float
 
 @pytest.mark.parametrize("method", METHODS)
 def test_to_solve_is_to_start_and_to_go_on(method: str) -> None:
-    net, x, ball, asked = question("fc", 2.0)
+    net, x, ball, prop = question("fc", 2.0)
     chosen = METHODS[method]
     with torch.no_grad():
-        units, margins = chosen.solve(net, x, ball, asked)
-        again, same = chosen.proceed(net, chosen.start(net, x, ball), x, ball, asked)
+        units, margins = chosen.solve(net, x, ball, prop)
+        again, same = chosen.proceed(net, chosen.start(net, x, ball), x, ball, prop)
         own = chosen.units(net, x, ball)
     assert torch.equal(margins, same)
     for index, within in units.inputs.items():

@@ -16,7 +16,7 @@ from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.preactivations import Walks, unit_bounds
-from relucert.bounding.propagation import pull
+from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
@@ -47,13 +47,13 @@ def sampled(ball: Ball, x: Tensor, count: int) -> Tensor:
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])
 def test_sound_and_ordered(name: str, p: float, box: tuple[float, float] | None) -> None:
     for eps in (0.05, 0.3):
-        net, x, ball, asked = question(name, p, eps, box)
+        net, x, ball, prop = question(name, p, eps, box)
         points = sampled(ball, x, 40)
         found = {}
         for method, solver in METHODS.items():
             with torch.no_grad():
-                bounds, margins = solver.solve(net, x, ball, asked)
-            assert_sound(net, x, ball, bounds, asked, margins, points)
+                bounds, margins = solver.solve(net, x, ball, prop)
+            assert_sound(net, x, ball, bounds, prop, margins, points)
             found[method] = margins
         assert bool((found["ibp"] <= found["crown"] + 1e-12).all())
         assert bool((found["crown"] <= found["alpha"]).all())
@@ -65,10 +65,10 @@ def test_float32_agrees_with_float64(name: str) -> None:
     for p in (2.0, math.inf):
         found = []
         for dtype in (torch.float32, torch.float64):
-            net, x, ball, asked = question(name, p, 0.1, (0.0, 1.0), dtype)
+            net, x, ball, prop = question(name, p, 0.1, (0.0, 1.0), dtype)
             with torch.no_grad():
                 found.append(
-                    [METHODS[method].solve(net, x, ball, asked)[1].double() for method in ("ibp", "kw", "crown")]
+                    [METHODS[method].solve(net, x, ball, prop)[1].double() for method in ("ibp", "kw", "crown")]
                 )
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
@@ -77,20 +77,20 @@ def test_float32_agrees_with_float64(name: str) -> None:
 @names
 @norms
 def test_a_point_is_its_own_bound(name: str, p: float) -> None:
-    net, x, _, asked = question(name, p, 0.1, None)
+    net, x, _, prop = question(name, p, 0.1, None)
     ball = Ball(p, 0.0, None)
     for method, solver in METHODS.items():
         with torch.no_grad():
             torch.testing.assert_close(
-                solver.solve(net, x, ball, asked)[1], asked.margins(net(x)), rtol=1e-9, atol=1e-9, msg=method
+                solver.solve(net, x, ball, prop)[1], prop.margins(net(x)), rtol=1e-9, atol=1e-9, msg=method
             )
 
 
 @names
 def test_intervals_are_monotone_in_ball_and_box(name: str) -> None:
     for p in (1.0, 2.0, math.inf):
-        net, x, _, asked = question(name, p, 0.1, None)
-        before = torch.full((len(x), asked.rows.shape[1]), -math.inf, dtype=torch.float64)
+        net, x, _, prop = question(name, p, 0.1, None)
+        before = torch.full((len(x), prop.rows.shape[1]), -math.inf, dtype=torch.float64)
         for eps, box in (
             (0.4, None),
             (0.3, None),
@@ -100,7 +100,7 @@ def test_intervals_are_monotone_in_ball_and_box(name: str) -> None:
             (0.0, (0.0, 1.0)),
         ):
             with torch.no_grad():
-                margins = IBP().solve(net, x, Ball(p, eps, box), asked)[1]
+                margins = IBP().solve(net, x, Ball(p, eps, box), prop)[1]
             assert bool((margins >= before - 1e-12).all())
             before = margins
 
@@ -124,7 +124,7 @@ def test_kolter_wong_by_hand() -> None:
         assert float(Alpha().solve(net, x, ball, up)[1]) == pytest.approx(-0.3)
 
 
-def triangle_program(net: Network, x: Tensor, ball: Ball, asked: Tensor, inputs: dict) -> float:
+def triangle_program(net: Network, x: Tensor, ball: Ball, prop: Tensor, inputs: dict) -> float:
     """The linear program over all triangle relaxations of a fully connected network (p = inf): the best linear bound."""
     steps = chain(net.graph)
     assert steps is not None
@@ -163,11 +163,11 @@ def triangle_program(net: Network, x: Tensor, ball: Ball, asked: Tensor, inputs:
         before = slice(place, place + widths[step])
         place += widths[step]
     cost = np.zeros(count)
-    functional = asked.numpy() @ weights[-1]
+    functional = prop.numpy() @ weights[-1]
     cost[before] = functional
     answer = linprog(cost, np.array(rows), np.array(limits), bounds=bounds)
     assert answer.status == 0, answer.message
-    return float(answer.fun + asked.numpy() @ offsets[-1])
+    return float(answer.fun + prop.numpy() @ offsets[-1])
 
 
 @pytest.mark.parametrize("slope", [0.1, 0.3])
@@ -181,10 +181,10 @@ def test_slopes_are_not_rounded_to_another_dtype(slope: float) -> None:
         module[2].bias.copy_(torch.tensor([0.0, 0.0]))  # type: ignore[operator]
     net = Network(module.double(), (1,)).eval()
     x, ball = torch.full((1, 1), -0.4, dtype=torch.float64), Ball(2, 0.2, None)
-    asked = class_stays(torch.tensor([0]), 2, dtype=torch.float64)
+    prop = class_stays(torch.tensor([0]), 2, dtype=torch.float64)
     for name, method in METHODS.items():
         with torch.no_grad():
-            assert float(method.solve(net, x, ball, asked)[1]) == pytest.approx(-0.6 * slope, rel=1e-14), name
+            assert float(method.solve(net, x, ball, prop)[1]) == pytest.approx(-0.6 * slope, rel=1e-14), name
 
 
 def test_no_linear_bound_beats_the_program_over_triangles_and_alpha_comes_close() -> None:
@@ -193,16 +193,16 @@ def test_no_linear_bound_beats_the_program_over_triangles_and_alpha_comes_close(
         module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
         net = Network(randomised(module, seed).double(), (4,)).eval()
         x = inputs(net, 1, seed)
-        ball, asked = Ball(math.inf, 0.3), class_stays(net.predict(x), 3, dtype=torch.float64)
+        ball, prop = Ball(math.inf, 0.3), class_stays(net.predict(x), 3, dtype=torch.float64)
         with torch.no_grad():
             for method in (KW(), CROWN(), Alpha(steps=60)):
-                bounds, margins = method.solve(net, x, ball, asked)
-                best = [triangle_program(net, x, ball, row, bounds.inputs) for row in asked.rows[0]]
+                bounds, margins = method.solve(net, x, ball, prop)
+                best = [triangle_program(net, x, ball, row, bounds.inputs) for row in prop.rows[0]]
                 for mine, most in zip(margins[0].tolist(), best, strict=True):
-                    intervals = float(IBP().solve(net, x, ball, asked)[1].max())
+                    intervals = float(IBP().solve(net, x, ball, prop)[1].max())
                     assert mine <= max(most, intervals) + 1e-7
                 if isinstance(method, Alpha):
-                    crown = CROWN().solve(net, x, ball, asked)[1][0]
+                    crown = CROWN().solve(net, x, ball, prop)[1][0]
                     gaps += [
                         (most - float(c), most - m) for most, c, m in zip(best, crown, margins[0].tolist(), strict=True)
                     ]
@@ -257,10 +257,10 @@ def test_patches_are_rows_of_the_affine_map() -> None:
 
 @names
 def test_answers_do_not_depend_on_the_batch(name: str) -> None:
-    net, x, ball, asked = question(name, 2.0, 0.2, (0.0, 1.0))
+    net, x, ball, prop = question(name, 2.0, 0.2, (0.0, 1.0))
     with torch.no_grad():
         for method in (KW(), CROWN(), Alpha(steps=3)):
-            together = method.solve(net, x, ball, asked)[1]
+            together = method.solve(net, x, ball, prop)[1]
             for i in range(len(x)):
                 one = torch.tensor([i])
                 alone = class_stays(net.predict(x[one]), net.classes, dtype=torch.float64)
@@ -270,24 +270,24 @@ def test_answers_do_not_depend_on_the_batch(name: str) -> None:
 
 @names
 def test_a_small_budget_changes_nothing(name: str) -> None:
-    net, x, ball, asked = question(name, 2.0, 0.2, (0.0, 1.0))
+    net, x, ball, prop = question(name, 2.0, 0.2, (0.0, 1.0))
     with torch.no_grad():
         for one, other in ((KW(), KW(budget=2**12)), (CROWN(), CROWN(budget=2**12))):
             torch.testing.assert_close(
-                one.solve(net, x, ball, asked)[1], other.solve(net, x, ball, asked)[1], rtol=1e-10, atol=1e-10
+                one.solve(net, x, ball, prop)[1], other.solve(net, x, ball, prop)[1], rtol=1e-10, atol=1e-10
             )
 
 
 @pytest.mark.parametrize("name", ["fc deep", "cnn", "residual", "max pool", "leaky"])
 @pytest.mark.parametrize("method", ["ibp", "kw", "crown"])
 def test_gradients_agree_with_finite_differences(name: str, method: str) -> None:
-    net, x, ball, asked = question(name, 2.0, 0.1, (0.0, 1.0))
+    net, x, ball, prop = question(name, 2.0, 0.1, (0.0, 1.0))
     weights = list(net.parameters())
     generator = torch.Generator().manual_seed(1)
     direction = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
 
     def total() -> Tensor:
-        return METHODS[method].solve(net, x, ball, asked)[1].sum()
+        return METHODS[method].solve(net, x, ball, prop)[1].sum()
 
     slopes = torch.autograd.grad(total(), weights, allow_unused=True, materialize_grads=True)
     expected = sum(float((slope * along).sum()) for slope, along in zip(slopes, direction, strict=True))
@@ -306,7 +306,7 @@ def test_functionals_of_any_node_can_be_pulled() -> None:
     node = net.switches[-1].inputs[0]
     rows = torch.randn(4, 3, *net.graph[node].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
-        found = pull(net.graph, node, rows, bounds.relaxed(net, "parallel"))
+        found = pull_back(net.graph, node, rows, bounds.relaxed(net, "parallel"))
         low, high = found.ends(x, ball)
         points = sampled(ball, x, 50)
         value = net.graph.values(points.flatten(0, 1), [node])[node].reshape(4, 50, 1, -1)

@@ -80,9 +80,9 @@ def test_covers_every_matrix_within_the_error() -> None:
 
 
 def test_infinite_and_empty() -> None:
-    broken = torch.ones(2, 3, 3, dtype=torch.float64)
-    broken[0, 1, 1], broken[1, 0, 0] = math.inf, math.nan
-    assert norm_bounds(broken).tolist() == [math.inf, math.inf]
+    falsified = torch.ones(2, 3, 3, dtype=torch.float64)
+    falsified[0, 1, 1], falsified[1, 0, 0] = math.inf, math.nan
+    assert norm_bounds(falsified).tolist() == [math.inf, math.inf]
     assert norm_bounds(torch.zeros(2, 0, 3, dtype=torch.float64)).tolist() == [0.0, 0.0]
 
 

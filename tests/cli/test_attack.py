@@ -27,8 +27,8 @@ def lines(capsys, *arguments):
 
 def test_the_smallest_perturbations_are_records_with_witnesses(folder, tmp_path, capsys):
     out = tmp_path / "a.jsonl"
-    asked = [str(folder), "--data", "digits", "--points", "12", "--batch", "5", "--method", "ddn", "--out", str(out)]
-    found = lines(capsys, *asked)
+    prop = [str(folder), "--data", "digits", "--points", "12", "--batch", "5", "--method", "ddn", "--out", str(out)]
+    found = lines(capsys, *prop)
     assert len(found) == 13
     data, net = rc.dataset("digits"), rc.load(folder)
     store = RecordStore(out)

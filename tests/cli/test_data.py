@@ -134,10 +134,10 @@ def test_fetch_json(mnist: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_fetch_means_all_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("relucert.data.load.fetch", lambda name, folder: asked.append(name))
+    prop = []
+    monkeypatch.setattr("relucert.data.load.fetch", lambda name, folder: prop.append(name))
     assert command("fetch", "--folder", tmp_path) == 0
-    assert asked == ["mnist", "fmnist", "gts", "cifar10"]
+    assert prop == ["mnist", "fmnist", "gts", "cifar10"]
 
 
 def test_info_json(mnist: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

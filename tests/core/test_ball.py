@@ -161,7 +161,7 @@ def test_samples_turn_away_from_a_side_without_room_and_fill_a_box_without_radiu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rooms_and_hull_are_rounded_outwards(dtype):
     x = images(dtype=dtype).flatten(1)
-    below, above = Ball(2, 0.1).rooms(x)
+    below, above = Ball(2, 0.1).slacks(x)
     assert torch.equal(below, x)
     assert bool((above.double() >= 1 - x.double()).all())
     assert bool((above.double() <= (1 - x.double()) * (1 + 2 * torch.finfo(dtype).eps)).all())

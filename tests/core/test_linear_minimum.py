@@ -21,7 +21,7 @@ from relucert.core.rounding import relative_rounding
 P = [1.0, 1.02, 1.5, 2.0, 3.0, 40.0, math.inf]
 DTYPES = [torch.float32, torch.float64]
 numbers = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-3, 3, width=16))
-rooms = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 2, width=16))
+slacks = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 2, width=16))
 radii = st.one_of(st.sampled_from([0.0, 0.5]), st.floats(2.0**-7, 6, width=16))
 
 
@@ -30,7 +30,7 @@ def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, to
     """Rows (1, 3, n), eps (1,) and rooms (1, n) in float64; coarse ones are multiples of 1/64."""
     n = draw(st.integers(1, 6))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
-    below, above = (draw(st.lists(rooms, min_size=n, max_size=n)) for _ in range(2))
+    below, above = (draw(st.lists(slacks, min_size=n, max_size=n)) for _ in range(2))
     c, eps, down, up = (torch.tensor([part], dtype=torch.float64) for part in (rows, draw(radii), below, above))
     if coarse:
         c, eps, down, up = ((64 * part).round() / 64 for part in (c, eps, down, up))
@@ -301,12 +301,12 @@ def test_a_negative_number_of_iterations_is_refused():
 def test_a_range_is_two_minima_with_their_gradients(p, dtype, boxed):
     x, c = digits_like(3, 5, 20, dtype)
     eps = torch.tensor([0.0, 0.3, 2.0], dtype=dtype)
-    rooms = (x, 1 - x) if boxed else (None, None)
+    slacks = (x, 1 - x) if boxed else (None, None)
     weights = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     found = []
     for both in (
-        lambda rows: linear_range(rows, p, eps, *rooms),
-        lambda rows: (linear_minimum(rows, p, eps, *rooms)[0], -linear_minimum(-rows, p, eps, *rooms)[0]),
+        lambda rows: linear_range(rows, p, eps, *slacks),
+        lambda rows: (linear_minimum(rows, p, eps, *slacks)[0], -linear_minimum(-rows, p, eps, *slacks)[0]),
     ):
         rows = c[:, 2:].clone().requires_grad_()  # at zeros there is more than one gradient
         least, greatest = both(rows)

@@ -17,7 +17,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers.get("Range")))
+        self.server.prop.append((self.path, self.headers.get("Range")))
         self.server.answers.get(self.path, status(404))(self)
 
     def log_message(self, *_: object) -> None:
@@ -38,14 +38,14 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, Answer] = {}
-        self.asked: list[tuple[str, str | None]] = []
+        self.prop: list[tuple[str, str | None]] = []
         self.address = f"http://127.0.0.1:{self.server_port}/"
 
     def wait_for(self, requests: int) -> None:
         """Return once so many requests have come."""
         deadline = time.monotonic() + 30
-        while len(self.asked) < requests:
-            assert time.monotonic() < deadline, f"only {self.asked} came"
+        while len(self.prop) < requests:
+            assert time.monotonic() < deadline, f"only {self.prop} came"
             time.sleep(0.01)
 
 
@@ -82,8 +82,8 @@ def breaking(content: bytes, *, after: int, ranges: bool = True) -> Answer:
     """At most `after` bytes an answer, although more are announced; parts are served if `ranges`."""
 
     def answer(handler: Handler) -> None:
-        asked = handler.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and ranges else 0
+        prop = handler.headers.get("Range")
+        start = int(prop.removeprefix("bytes=").removesuffix("-")) if prop and ranges else 0
         rest = content[start:]
         handler.send(rest[:after], code=206 if start else 200, length=len(rest))
 

@@ -60,7 +60,7 @@ def refused(archive: Archive, folder: Path, error: type[Exception], message: str
 def test_good(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = whole(CONTENT)
     fetched(official(server), tmp_path / "new" / "folder")
-    assert server.asked == [("/a", None)]
+    assert server.prop == [("/a", None)]
 
 
 def test_good_without_a_length(server: Server, tmp_path: Path) -> None:
@@ -79,19 +79,19 @@ def test_digests(algorithm: str, server: Server, tmp_path: Path) -> None:
 def test_not_found_then_second_address(server: Server, tmp_path: Path) -> None:
     server.answers["/b"] = whole(CONTENT)
     fetched(official(server, "a", "b"), tmp_path)
-    assert [path for path, _ in server.asked] == ["/a", "/b"]
+    assert [path for path, _ in server.prop] == ["/a", "/b"]
 
 
 def test_not_found_anywhere(server: Server, tmp_path: Path) -> None:
     server.answers["/b"] = status(403)
     refused(official(server, "a", "b"), tmp_path, MissingData, "/a: HTTP status 404 .*/b: HTTP status 403")
-    assert len(server.asked) == 2
+    assert len(server.prop) == 2
 
 
 def test_wrong_digest(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = whole(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
     refused(official(server), tmp_path, DamagedData, "not the official one: .*/a: sha256 digest [0-9a-f]{64}, expected")
-    assert len(server.asked) == 1
+    assert len(server.prop) == 1
 
 
 def test_wrong_digest_then_second_address(server: Server, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_parts_of_two_addresses_are_not_mixed(server: Server, tmp_path: Path) ->
     server.answers["/a"] = breaking(CONTENT[::-1], after=3 * CHUNK, ranges=False)
     server.answers["/b"] = breaking(CONTENT, after=4 * CHUNK)
     fetched(official(server, "a", "b"), tmp_path)
-    assert server.asked[-2:] == [("/b", None), ("/b", f"bytes={4 * CHUNK}-")]
+    assert server.prop[-2:] == [("/b", None), ("/b", f"bytes={4 * CHUNK}-")]
 
 
 @pytest.mark.parametrize("content", [b"<html>please log in</html>", CONTENT[:-1], CONTENT + b"x"])
@@ -120,34 +120,34 @@ def test_another_size(content: bytes, answer, server: Server, tmp_path: Path) ->
 def test_truncated_for_ever(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = breaking(CONTENT, after=1000, ranges=False)
     refused(official(server), tmp_path, MissingData, f"broke after 1000 of {len(CONTENT)} bytes")
-    assert len(server.asked) == QUICK.attempts
+    assert len(server.prop) == QUICK.attempts
 
 
 def test_truncated_answers_are_put_together(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = breaking(CONTENT, after=CHUNK)
     fetched(official(server), tmp_path)
     # More answers than attempts: each brought something new.
-    assert [part for _, part in server.asked] == [None, *(f"bytes={n * CHUNK}-" for n in range(1, 6))]
-    assert len(server.asked) > QUICK.attempts
+    assert [part for _, part in server.prop] == [None, *(f"bytes={n * CHUNK}-" for n in range(1, 6))]
+    assert len(server.prop) > QUICK.attempts
 
 
 def test_resuming_where_the_server_knows_no_parts(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = in_turn(breaking(CONTENT, after=CHUNK), whole(CONTENT))
     fetched(official(server), tmp_path)
-    assert [part for _, part in server.asked] == [None, f"bytes={CHUNK}-"]
+    assert [part for _, part in server.prop] == [None, f"bytes={CHUNK}-"]
 
 
 def test_resuming_where_the_server_refuses_parts(server: Server, tmp_path: Path) -> None:
     server.answers["/a"] = in_turn(breaking(CONTENT, after=CHUNK), status(416), whole(CONTENT))
     fetched(official(server), tmp_path)
-    assert [part for _, part in server.asked] == [None, f"bytes={CHUNK}-", None]
+    assert [part for _, part in server.prop] == [None, f"bytes={CHUNK}-", None]
 
 
 def test_a_server_that_sends_more_and_less_is_given_up(server: Server, tmp_path: Path) -> None:
     up_and_down = [breaking(CONTENT, after=n, ranges=False) for n in (500, 200, 500, 200, 500, 200)]
     server.answers["/a"] = in_turn(*up_and_down, whole(CONTENT))
     refused(official(server), tmp_path, MissingData, "broke after")
-    assert len(server.asked) == QUICK.attempts
+    assert len(server.prop) == QUICK.attempts
 
 
 @pytest.mark.parametrize("code", [429, 500, 503])
@@ -196,7 +196,7 @@ def test_folder_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(FileAccessError, match=f"{tmp_path / 'taken' / 'mnist'} cannot be written"):
         download(official(server), tmp_path / "taken" / "mnist", patience=QUICK)
-    assert server.asked == []
+    assert server.prop == []
 
 
 def test_full_disk_is_not_the_networks_fault(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_full_disk_is_not_the_networks_fault(server: Server, tmp_path: Path, mon
 
     monkeypatch.setattr(os, "fsync", full)
     refused(official(server, "a", "b"), tmp_path, FileAccessError, "cannot be written: No space left on device")
-    assert len(server.asked) == 1
+    assert len(server.prop) == 1
 
 
 def start(archive: Archive, folder: Path) -> subprocess.Popen:

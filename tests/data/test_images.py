@@ -18,10 +18,10 @@ class Reader:
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
-        self.asked: list[str] = []
+        self.prop: list[str] = []
 
     def __call__(self, key: str) -> np.ndarray:
-        self.asked.append(key)
+        self.prop.append(key)
         return self.arrays[key]
 
 
@@ -56,13 +56,13 @@ def test_only_what_is_asked_for_is_read_and_converted_once() -> None:
     reader = Reader(random_arrays("mnist", train=4, test=2))
     data = Dataset(SPECS["mnist"], reader)
     assert repr(data) == "Dataset(mnist: 60000 + 10000 of 1x28x28, 10 classes)"
-    assert reader.asked == []
+    assert reader.prop == []
     assert data.x_test is data.x_test
     assert data.y_test is data.y_test
     assert data.raw("x_test") is reader.arrays["x_test"]
-    assert reader.asked == ["x_test", "y_test"]
+    assert reader.prop == ["x_test", "y_test"]
     assert data.x_train is data.x_train
-    assert reader.asked == ["x_test", "y_test", "x_train"]
+    assert reader.prop == ["x_test", "y_test", "x_train"]
 
 
 def test_facts_come_from_the_spec() -> None:

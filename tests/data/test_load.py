@@ -189,7 +189,7 @@ def test_missing_archives_are_downloaded_once(name: str, hosted, server: Server,
     folder = tmp_path / "data"
     assert_is(name, folder, arrays)
     assert_is(name, folder, arrays)
-    assert [path for path, _ in server.asked] == [f"/{file}" for file in files]
+    assert [path for path, _ in server.prop] == [f"/{file}" for file in files]
     assert listing(folder) == sorted([f"{name}.npz", *(f"{name}/{file}" for file in files)])
 
 
@@ -198,7 +198,7 @@ def test_only_what_is_missing_is_downloaded(hosted, name: str, server: Server, t
     *there, missing = files
     put({file: files[file] for file in there}, tmp_path / "data" / name)
     assert_is(name, tmp_path / "data", arrays)
-    assert [path for path, _ in server.asked] == [f"/{missing}"]
+    assert [path for path, _ in server.prop] == [f"/{missing}"]
 
 
 def test_download_of_another_file(hosted, name: str, server: Server, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def trained():
 
 
 @pytest.fixture
-def asked(tmp_path, trained):
+def prop(tmp_path, trained):
     rc.save(trained, tmp_path / "net.safetensors")
     return CertifyConfig(
         model=tmp_path / "net.safetensors", data="digits", p=math.inf, eps=0.1, method="auto(nodes=200)", points=120,
@@ -43,65 +43,65 @@ def facts(found):
     return {record.index: (record.verdict, record.by) for record in found.records}
 
 
-def test_workers_and_batches_do_not_change_verdicts(asked, tmp_path):
-    alone = verdicts(asked)
+def test_workers_and_batches_do_not_change_verdicts(prop, tmp_path):
+    alone = verdicts(prop)
     assert alone.counts["robust"] > 0
     assert alone.counts["vulnerable"] > 0
     assert alone.counts["misclassified"] > 0
-    shared = verdicts(dataclasses.replace(asked, workers=2, batch=5, out=tmp_path / "shared.jsonl"))
+    shared = verdicts(dataclasses.replace(prop, workers=2, batch=5, out=tmp_path / "shared.jsonl"))
     assert facts(alone) == facts(shared)
     assert sum(alone.by.values()) == sum(alone.counts.values()) == alone.points == 120
     with RecordStore(tmp_path / "shared.jsonl") as store:
         for record in shared.records:
             if record.verdict == "vulnerable":
-                net, data = rc.load(asked.model), rc.dataset("digits")
+                net, data = rc.load(prop.model), rc.dataset("digits")
                 witness = torch.from_numpy(store.array(record.key, "witness"))[None]
                 assert int(net.predict(witness)) != record.label
                 assert rc.Ball(math.inf, 0.1).contains(data.x_test[record.index][None], witness).all()
 
 
-def test_a_stopped_run_keeps_every_verdict_it_has_told_of(asked, tmp_path):
-    whole = verdicts(dataclasses.replace(asked, out=tmp_path / "whole.jsonl"))
+def test_a_stopped_run_keeps_every_verdict_it_has_told_of(prop, tmp_path):
+    whole = verdicts(dataclasses.replace(prop, out=tmp_path / "whole.jsonl"))
     heard = []
 
-    def tell(record, done, total):
+    def callback(record, done, total):
         assert total == 120
         heard.append(record.index)
         if len(heard) == 37:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        verdicts(asked, tell)
-    with RecordStore(asked.records) as store:
+        verdicts(prop, callback)
+    with RecordStore(prop.records) as store:
         assert sorted(record.index for record in store.records()) == sorted(heard)
-    assert facts(verdicts(asked)) == facts(whole)
+    assert facts(verdicts(prop)) == facts(whole)
 
 
-def test_clocks_are_said_to_have_stopped_a_search(asked):
-    late = verdicts(dataclasses.replace(asked, timeout=1e-9))
+def test_clocks_are_said_to_have_stopped_a_search(prop):
+    late = verdicts(dataclasses.replace(prop, timeout=1e-9))
     assert late.counts["robust"] == late.counts["vulnerable"] == 0
     assert late.by["undecided (time)"] == late.counts["unknown"] > 0
-    never = verdicts(dataclasses.replace(asked, run_timeout=1e-9))
+    never = verdicts(dataclasses.replace(prop, run_timeout=1e-9))
     assert len(never.records) == 0
     assert (never.broken_error, never.robust_error) == (0, 1)
-    assert len(verdicts(asked).records) == 120  # what was not reached has no record that would stand in the way
+    assert len(verdicts(prop).records) == 120  # what was not reached has no record that would stand in the way
 
 
-def test_deciders_are_named_in_a_word(asked):
-    found = verdicts(dataclasses.replace(asked, method="crown", points=20))
+def test_deciders_are_named_in_a_word(prop):
+    found = verdicts(dataclasses.replace(prop, method="crown", points=20))
     assert set(map(decider, found.records)) <= {"prediction", "crown", "undecided (crown)"}
 
 
-def test_errors_of_workers_are_raised(asked):
+def test_errors_of_workers_are_raised(prop):
     with pytest.raises(InvalidInput, match="workers must be at least 1, got 0"):
-        dataclasses.replace(asked, workers=0)
+        dataclasses.replace(prop, workers=0)
     with pytest.raises(InvalidInput, match="p must be 1 or inf for method mip"):
-        verdicts(dataclasses.replace(asked, p=2.0, eps=0.1, method="mip", workers=2))
+        verdicts(dataclasses.replace(prop, p=2.0, eps=0.1, method="mip", workers=2))
 
 
-def test_claims_of_a_solver_are_recorded_and_counted_as_no_proof(asked, tmp_path):
+def test_claims_of_a_solver_are_recorded_and_counted_as_no_proof(prop, tmp_path):
     claims = dataclasses.replace(
-        asked, method="mip(trust='solver', tighten='crown')", eps=0.08, points=40, out=tmp_path / "claims.jsonl"
+        prop, method="mip(trust='solver', tighten='crown')", eps=0.08, points=40, out=tmp_path / "claims.jsonl"
     )
     found = verdicts(claims)
     claimed = [record for record in found.records if record.claim]

@@ -64,12 +64,12 @@ def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_p
     for stop in (1, 20, 33):
         part = replace(config, out=tmp_path / f"stopped-{stop}.jsonl")
 
-        def tell(done, total, stop=stop):
+        def callback(done, total, stop=stop):
             if done == stop:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            evaluate(part, tell)
+            evaluate(part, callback)
         resumed = evaluate(part)
         assert {record.key: record for record in RecordStore(part.records).records()} == lines
         assert resumed.robust_error == whole.robust_error

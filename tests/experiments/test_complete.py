@@ -24,8 +24,8 @@ def test_what_is_asked_must_be_known(tmp_path):
 def test_the_union_is_broken_by_any_and_proved_by_all(tmp_path, monkeypatch):
     monkeypatch.setattr(complete, "RESULTS", tmp_path)
     assert complete.union() is None
-    for name, proved, broken in zip(complete.UNION, ([1, 2, 3], [2, 3, 4], [2, 3]), ([5], [5, 6], [7]), strict=True):
-        (tmp_path / f"{name}-points.json").write_text(json.dumps({"proved": proved, "broken": broken}))
+    for name, proved, falsified in zip(complete.UNION, ([1, 2, 3], [2, 3, 4], [2, 3]), ([5], [5, 6], [7]), strict=True):
+        (tmp_path / f"{name}-points.json").write_text(json.dumps({"proved": proved, "broken": falsified}))
     assert complete.union() == (3 / 1000, 1 - 2 / 1000)
 
 

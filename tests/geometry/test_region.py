@@ -73,7 +73,7 @@ def test_pull_is_the_adjoint_of_push(name: str) -> None:
         d = torch.randn(x.shape, generator=generator, dtype=torch.float64)
         c = torch.randn(len(x), 2, *node.shape, generator=generator, dtype=torch.float64)
         pushed = region.map.push(d, [node.index])[node.index]
-        left = (region.map.pull(node.index, c) * d[:, None]).flatten(2).sum(2)
+        left = (region.map.pull_back(node.index, c) * d[:, None]).flatten(2).sum(2)
         right = (c * pushed[:, None]).flatten(2).sum(2)
         torch.testing.assert_close(left, right, rtol=1e-11, atol=1e-11)
 

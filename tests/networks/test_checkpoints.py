@@ -68,16 +68,16 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path):
     save(net, path)
     whole = path.read_bytes()
     expected = net(inputs(net))
-    broken = tmp_path / "broken.safetensors"
+    falsified = tmp_path / "broken.safetensors"
     for cut in [*range(0, len(whole), 37), len(whole) - 1]:
-        broken.write_bytes(whole[:cut])
+        falsified.write_bytes(whole[:cut])
         with pytest.raises(CheckpointError, match=r"broken\.safetensors"):
-            load(broken)
+            load(falsified)
     unharmed = 0
     for place in range(0, len(whole), 11):
-        broken.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        falsified.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            again = load(broken)
+            again = load(falsified)
         except CheckpointError:
             continue
         unharmed += 1  # the byte is not part of the network: the metadata's "about" or padding

@@ -89,6 +89,6 @@ def test_properties_with_offsets():
     rows = torch.zeros(5, 1, net.classes, dtype=torch.float64)
     rows[:, 0, 0] = 1.0
     for shift, expected in ((1e-9, False), (-1e-9, True)):
-        asked = Property(rows, (-logits[:, :1] + shift).detach())
-        assert falsified(net, net, x, asked).tolist() == [expected] * 5
+        prop = Property(rows, (-logits[:, :1] + shift).detach())
+        assert falsified(net, net, x, prop).tolist() == [expected] * 5
     assert bool((slack(logits) > 0).all())

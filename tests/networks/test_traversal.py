@@ -125,7 +125,7 @@ def test_backward_propagation_of_rows_is_the_adjoint(name, dtype, tolerance):
     for index in range(len(graph)):
         rows = torch.randn(3, 2, *graph[index].shape, generator=generator, dtype=torch.float64).to(dtype)
         forward = (rows * moved[index].unsqueeze(1)).double().flatten(2).sum(2)
-        backward = (linear.pull(index, rows) * x.unsqueeze(1)).double().flatten(2).sum(2)
+        backward = (linear.pull_back(index, rows) * x.unsqueeze(1)).double().flatten(2).sum(2)
         torch.testing.assert_close(forward, backward, rtol=tolerance, atol=10 * tolerance)
 
 

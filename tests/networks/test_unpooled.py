@@ -226,12 +226,12 @@ def test_every_bound_holds(name: str, p: float) -> None:
     net = unpooled((NETS | selected)[name]())
     x = inputs(net, 3)
     ball = Ball(p, torch.tensor([0.05, 0.2, 0.5]).double(), None if p == 3 else (0.0, 1.0))
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     points = ball.sample(x, torch.Generator().manual_seed(0), 30)
     for solver in METHODS.values():
         with torch.no_grad():
-            bounds, margins = solver.solve(net, x, ball, asked)
-        assert_sound(net, x, ball, bounds, asked, margins, points)
+            bounds, margins = solver.solve(net, x, ball, prop)
+        assert_sound(net, x, ball, bounds, prop, margins, points)
 
 
 @pytest.mark.parametrize("name", ["dead windows", "padding", "selected"])

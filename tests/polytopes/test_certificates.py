@@ -17,21 +17,21 @@ from relucert.polytopes.farkas import certified_empty
 POWERS = [1.0, 1.01, 1.5, 2.0, 3.0, 40.0, math.inf]
 
 
-def shortest(weights, rooms, gain, p):
+def shortest(weights, slacks, gain, p):
     """The least ||a||_p with <weights, a> = gain and 0 <= a <= rooms, by bisection on the scale of the step; inf if none."""
-    if weights @ rooms < gain:
+    if weights @ slacks < gain:
         return math.inf
     if p == 1.0:
         left, total = gain, 0.0
         for i in np.argsort(-weights):
-            step = min(rooms[i], left / weights[i])
+            step = min(slacks[i], left / weights[i])
             left, total = left - step * weights[i], total + step
         return total
     low, high = -800.0, 800.0  # logarithms of the scale
     power = 0.0 if math.isinf(p) else 1.0 / (p - 1.0)
 
     def step(log_scale):
-        return np.minimum(np.exp(np.minimum(log_scale + power * np.log(weights), 700.0)), rooms)
+        return np.minimum(np.exp(np.minimum(log_scale + power * np.log(weights), 700.0)), slacks)
 
     for _ in range(200):
         middle = 0.5 * (low + high)
@@ -49,13 +49,13 @@ def test_one_row_in_a_box_is_exact(p, seed, size):
     x[rng.uniform(size=size) < 0.2] = 0.0
     row = rng.normal(size=size)
     row /= np.linalg.norm(row)
-    rooms = x, np.where(rng.uniform(size=size) < 0.2, 50.0, 1.0 - x)
-    room = np.where(row > 0.0, *rooms)
+    slacks = x, np.where(rng.uniform(size=size) < 0.2, 50.0, 1.0 - x)
+    room = np.where(row > 0.0, *slacks)
     gain = float(rng.uniform(0.0, 1.1) * (np.abs(row) @ room)) + 1e-9
     truth = shortest(np.abs(row), room, gain, p)
     if abs(np.abs(row) @ room - gain) < 1e-9:
         return
-    bound = certified_distance(row[None], np.array([row @ x - gain]), np.ones(1), x, rooms, p)
+    bound = certified_distance(row[None], np.array([row @ x - gain]), np.ones(1), x, slacks, p)
     assert bound <= truth * (1.0 + 1e-13)
     assert bound >= truth * (1.0 - 1e-10) - 1e-12
 
@@ -70,9 +70,9 @@ def test_any_multipliers_are_sound(p, seed, boxed):
     rows = rng.normal(size=(n, d))
     z, x = rng.uniform(size=(2, d))
     limits = rows @ z + rng.uniform(1e-14, 0.1, size=n)
-    rooms = (x, 1.0 - x) if boxed else (np.full(d, np.inf), np.full(d, np.inf))
+    slacks = (x, 1.0 - x) if boxed else (np.full(d, np.inf), np.full(d, np.inf))
     multipliers = rng.exponential(size=n) * (rng.uniform(size=n) < 0.6) * 10.0 ** rng.uniform(-9, 9, size=n)
-    assert certified_distance(rows, limits, multipliers, x, rooms, p) <= np.linalg.norm(z - x, p)
+    assert certified_distance(rows, limits, multipliers, x, slacks, p) <= np.linalg.norm(z - x, p)
 
 
 @settings(max_examples=100, deadline=None)
@@ -149,8 +149,8 @@ def test_what_has_a_point_is_never_proved_empty(seed, slack, noise):
     multipliers *= 1.0 + noise * rng.normal(size=n)
     multipliers += noise * rng.exponential(size=n) * (rng.uniform(size=n) < 0.5)
     open_side = rng.uniform(size=d) < 0.8
-    rooms = np.where(open_side, np.inf, 40.0), np.where(open_side, np.inf, 40.0)
-    assert not certified_empty(rows, rows @ z + slack, multipliers.clip(min=0.0), 0, x.clip(-30.0, 30.0), rooms)
+    slacks = np.where(open_side, np.inf, 40.0), np.where(open_side, np.inf, 40.0)
+    assert not certified_empty(rows, rows @ z + slack, multipliers.clip(min=0.0), 0, x.clip(-30.0, 30.0), slacks)
 
 
 def test_exact_multipliers_are_checked():

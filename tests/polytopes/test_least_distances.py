@@ -26,19 +26,19 @@ def problems(seed: int, count: int, boxed: bool):
     )
     limits[:, -1] = (rows[:, -1] * inside).sum(1)
     x = rng.uniform(0.2, 0.8, size=(count, 3))
-    rooms = (x, 1.0 - x) if boxed else (np.full_like(x, math.inf), np.full_like(x, math.inf))
-    return rows, limits, x, rooms
+    slacks = (x, 1.0 - x) if boxed else (np.full_like(x, math.inf), np.full_like(x, math.inf))
+    return rows, limits, x, slacks
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("boxed", [False, True])
 def test_as_one_at_a_time(boxed: bool, p: float) -> None:
-    rows, limits, x, rooms = problems(5, 60, boxed)
+    rows, limits, x, slacks = problems(5, 60, boxed)
     last = np.full(len(x), 8)
-    found = least_distances(rows, limits - (rows @ x[..., None])[..., 0], last, rooms)
+    found = least_distances(rows, limits - (rows @ x[..., None])[..., 0], last, slacks)
     assert bool((np.delete(found.multipliers, 8, 1) >= 0.0).all())
     assert bool((found.paid >= 0.0).all())
-    lower = certified_distances(rows, limits, found.multipliers, found.paid, x, rooms, p)
+    lower = certified_distances(rows, limits, found.multipliers, found.paid, x, slacks, p)
     empty = np.zeros(len(x), dtype=bool)
     if not boxed:
         empty = certified_empties(rows, limits, found.multipliers, last, x)
@@ -64,7 +64,7 @@ def test_as_one_at_a_time(boxed: bool, p: float) -> None:
 def test_any_multipliers_prove_something_true() -> None:
     rng = np.random.default_rng(1)
     for boxed in (False, True):
-        rows, limits, x, rooms = problems(9, 40, boxed)
+        rows, limits, x, slacks = problems(9, 40, boxed)
         truth = [
             polytope_distance(
                 x[i], rows[i, :8], limits[i, :8], rows[i, 8], limits[i, 8], (0, 1) if boxed else None
@@ -75,7 +75,7 @@ def test_any_multipliers_prove_something_true() -> None:
             multipliers = rng.exponential(size=limits.shape) * rng.integers(0, 2, size=limits.shape)
             multipliers[:, -1] *= rng.choice([-1.0, 1.0], size=len(x))
             paid = rng.exponential(size=x.shape)
-            lower = certified_distances(rows, limits, multipliers, paid, x, rooms, 2.0)
+            lower = certified_distances(rows, limits, multipliers, paid, x, slacks, 2.0)
             assert bool((lower <= truth).all())
             if not boxed:
                 empty = certified_empties(rows, limits, multipliers, np.full(len(x), 8), x)

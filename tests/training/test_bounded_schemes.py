@@ -20,7 +20,7 @@ from relucert.regularizers.spectral import lipschitz_estimate
 from relucert.training.config import TrainConfig
 from relucert.training.recipes import Tightening, tightening
 from relucert.training.schemes.bounded import Bounded
-from relucert.training.schemes.scheme import Moment
+from relucert.training.schemes.scheme import StepContext
 from relucert.training.schemes.spectral import Spectral
 from relucert.training.schemes.stability import Stability, stability
 from zoo import NETWORKS, inputs, network, randomised
@@ -29,8 +29,8 @@ METHODS = ("kw", "ibp", "crown-ibp")
 WHOLE = Tightening(0.0, 0.5, kappa=(1.0, 0.25))
 
 
-def at(progress: float) -> Moment:
-    return Moment(progress, torch.Generator().manual_seed(0))
+def at(progress: float) -> StepContext:
+    return StepContext(progress, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -237,6 +237,6 @@ def test_margins_are_those_of_the_method():
     net = network("cnn")
     x, y = inputs(net, 3), torch.arange(3) % 3
     ball = Ball(2, 0.1)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     mine = Bounded(method="ibp", ball=ball, tightening=WHOLE).margins(net, x, y)
-    torch.testing.assert_close(mine, IBP().solve(net, x, ball, asked)[1])
+    torch.testing.assert_close(mine, IBP().solve(net, x, ball, prop)[1])

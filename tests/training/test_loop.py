@@ -33,11 +33,11 @@ class StopAfter(Watcher):
 
         @contextmanager
         def watching():
-            def tell(done, **measured):
+            def callback(done, **measured):
                 if done == self.steps:
                     os.kill(os.getpid(), signal.SIGINT)
 
-            yield tell
+            yield callback
 
         return watching()
 
@@ -168,9 +168,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
     config = TrainConfig(**SMALL, save_seconds=0, out=tmp_path / "run")
     step, calls = loop.Plain.__call__, []
 
-    def poisoned(self, net, x, y, moment):
+    def poisoned(self, net, x, y, context):
         calls.append(None)
-        terms = step(self, net, x, y, moment)
+        terms = step(self, net, x, y, context)
         if len(calls) == 7:
             return type(terms)(terms.loss * torch.nan, terms.parts, terms.logits, terms.labels)
         return terms

@@ -17,18 +17,18 @@ from relucert.training.schemes.adversarial import Adversarial
 from relucert.training.schemes.cross_lipschitz import CrossLipschitz
 from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import Moment
+from relucert.training.schemes.scheme import StepContext
 from zoo import inputs, network, randomised
 
 
-def moment():
-    return Moment(0.5, torch.Generator().manual_seed(0))
+def context():
+    return StepContext(0.5, torch.Generator().manual_seed(0))
 
 
 def test_plain_is_the_mean_cross_entropy():
     net = network("fc")
     x, y = inputs(net, 6), torch.tensor([0, 1, 2, 3, 0, 1])
-    terms = Plain()(net, x, y, moment())
+    terms = Plain()(net, x, y, context())
     assert torch.equal(terms.loss, F.cross_entropy(net(x), y))
 
 
@@ -40,7 +40,7 @@ def test_at_replaces_half_of_the_batch_by_points_of_the_ball_with_a_larger_loss(
     ball = Ball(p, 0.3)
     scheme = Adversarial(ball, steps=10)
     net.train()
-    mixed = scheme.mix(net, x, y, moment())
+    mixed = scheme.mix(net, x, y, context())
     assert net.training
     clean = count - count // 2
     assert torch.equal(mixed[:clean], x[:clean])
@@ -49,8 +49,8 @@ def test_at_replaces_half_of_the_batch_by_points_of_the_ball_with_a_larger_loss(
         with torch.no_grad():
             gained = F.cross_entropy(net(mixed[clean:]), y[clean:]) - F.cross_entropy(net(x[clean:]), y[clean:])
         assert float(gained) > 0
-        assert torch.equal(mixed[clean:], ascend(net, x[clean:], y[clean:], ball, PGD(steps=10), moment().generator))
-    terms = scheme(net, x, y, moment())
+        assert torch.equal(mixed[clean:], ascend(net, x[clean:], y[clean:], ball, PGD(steps=10), context().generator))
+    terms = scheme(net, x, y, context())
     assert torch.allclose(terms.loss, F.cross_entropy(net(mixed), y))
     assert len(terms.labels) == clean
 
@@ -76,7 +76,7 @@ def test_mmr_is_cross_entropy_plus_lambda_times_the_regulariser(p, name, progres
     net = network(name)
     x, y = inputs(net, 6), torch.arange(6) % 3
     scheme = MaximumMargin(p=p, lam=2.0, gamma=0.5, schedule=Schedule(0.5, 0.1))
-    terms = scheme(net, x, y, Moment(progress, torch.Generator()))
+    terms = scheme(net, x, y, StepContext(progress, torch.Generator()))
     k_b = round((0.5 - 0.4 * progress) * LinearRegion.at(net, x).count)
     weight = 2.0 * min(1, 0.1 + 9 * progress)
     expected = F.cross_entropy(net(x), y) + weight * mmr(net, x, y, p, 0.5, 0.5, k_b, net.classes).mean()
@@ -91,8 +91,8 @@ def test_mmr_at_sees_one_mixed_batch():
     x, y = inputs(net, 7), torch.arange(7) % 4
     adversarial = Adversarial(Ball(2, 0.3), steps=5)
     scheme = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(1.0, 1.0), mix=adversarial.mix)
-    terms = scheme(net, x, y, moment())
-    mixed = adversarial.mix(net, x, y, moment())
+    terms = scheme(net, x, y, context())
+    mixed = adversarial.mix(net, x, y, context())
     expected = F.cross_entropy(net(mixed), y) + mmr(net, mixed, y, 2.0, 0.5, 0.5, net.hidden_units, net.classes).mean()
     torch.testing.assert_close(terms.loss, expected)
     assert len(terms.labels) == 4
@@ -102,7 +102,7 @@ def test_mmr_dd_has_the_decision_part_alone():
     net = network("cnn")
     x, y = inputs(net, 5), torch.arange(5) % 3
     both, alone = (
-        MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5), faces=faces)(net, x, y, moment())
+        MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5), faces=faces)(net, x, y, context())
         for faces in (True, False)
     )
     torch.testing.assert_close(alone.loss.detach(), both.parts["cross-entropy"] + both.parts["decision"])
@@ -112,7 +112,7 @@ def test_mmr_dd_has_the_decision_part_alone():
 def test_cross_lipschitz_is_cross_entropy_plus_the_regulariser():
     net = network("fc1")
     x, y = inputs(net, 5), torch.arange(5) % 3
-    terms = CrossLipschitz(0.2)(net, x, y, moment())
+    terms = CrossLipschitz(0.2)(net, x, y, context())
     torch.testing.assert_close(terms.loss, F.cross_entropy(net(x), y) + 0.2 * cross_lipschitz(net, x).mean())
 
 
@@ -121,7 +121,7 @@ def test_layers_that_depend_on_the_mode_see_the_batch_in_train_mode_and_regions_
     net = Network(randomised(module, 2).double(), (4,)).train()
     x, y = inputs(net, 8), torch.arange(8) % 3
     before = module[1].running_mean.clone()
-    terms = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5))(net, x, y, moment())
+    terms = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5))(net, x, y, context())
     assert not torch.equal(before, module[1].running_mean)
     module[1].running_mean.copy_(before)
     net.train()

@@ -50,12 +50,12 @@ def agree(seed: int) -> tuple[int, int]:
     eps = torch.tensor([0.03, 0.1, 0.3]).double() * (1.0 if math.isinf(p) else 2.0)
     ball = rc.Ball(p, eps)
     found = {name: rc.certify(net, x, y, ball, name) for name in ("bab(nodes=400)", "mip", "auto(nodes=400)")}
-    broken = rc.attack(net, x, y, ball, rc.APGD(steps=30, restarts=3)).success
+    falsified = rc.attack(net, x, y, ball, rc.APGD(steps=30, restarts=3)).success
     proofs = witnesses = 0
     for place in range(3):
         verdicts = {one.verdict[place] for one in found.values()} - {Verdict.UNKNOWN}
         assert len(verdicts) <= 1, (seed, place, {name: str(one.verdict[place]) for name, one in found.items()})
-        if broken[place]:
+        if falsified[place]:
             assert Verdict.ROBUST not in verdicts, (seed, place)
         both = [one.verdict[place] for one in list(found.values())[:2]]
         proofs += both == [Verdict.ROBUST] * 2

@@ -40,9 +40,9 @@ def test_what_is_robust_is_not_broken(name: str, method: str, dtype: torch.dtype
     for p, eps, box in ((1.0, 0.2, None), (2.0, 0.1, (0.0, 1.0)), (math.inf, 0.03, (0.0, 1.0))):
         ball = rc.Ball(p, eps * torch.tensor([0.01, 0.1, 0.5, 1.0, 2.0, 4.0]), box)
         found = certify(net, x, y, ball, method)
-        broken = rc.attack(net, x, y, ball, rc.PGD(steps=20, restarts=2)).success
+        falsified = rc.attack(net, x, y, ball, rc.PGD(steps=20, restarts=2)).success
         robust = found.which(Verdict.ROBUST)
-        assert not bool((robust & broken).any())
+        assert not bool((robust & falsified).any())
         assert bool((found.margin[robust] > 0).all())
         assert bool(robust[0]) or method == "region"
 
@@ -54,17 +54,17 @@ def test_margins_are_below_what_float_evaluation_gives(name: str) -> None:
     x = inputs(single, 4)
     for p, eps in ((2.0, 0.3), (math.inf, 0.1)):
         ball = rc.Ball(p, eps)
-        asked = class_stays(single.predict(x), single.classes, dtype=torch.float64)
-        error = evaluation_error(double, x.double(), ball, {}, asked, torch.float32)
+        prop = class_stays(single.predict(x), single.classes, dtype=torch.float64)
+        error = evaluation_error(double, x.double(), ball, {}, prop, torch.float32)
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for _ in range(30):
                 z = ball.sample(x, generator)
-                gap = (asked.margins(single(z).double()) - asked.margins(double(z.double()))).abs()
+                gap = (prop.margins(single(z).double()) - prop.margins(double(z.double()))).abs()
                 assert bool((gap <= error).all())
         assert bool((error > 0).all())
         assert bool((error < 1e-2).all())
-        own = bound_error(double, x.double(), ball, {}, asked)
+        own = bound_error(double, x.double(), ball, {}, prop)
         assert bool((own > 0).all())
         assert bool((own < 1e-8).all())
 
@@ -74,9 +74,9 @@ def test_leaky_slopes_are_rounded_and_products_with_them() -> None:
     slope = 1 - 2**-16 - 2**-25 * 0.99
     net = Network(nn.Sequential(nn.LeakyReLU(slope)), (2,)).eval()
     z = torch.stack([-1.01 - torch.arange(100_000) * 2.0**-23, torch.full((100_000,), 1e-9)], 1)
-    asked = class_stays(torch.ones(len(z), dtype=torch.long), 2, dtype=torch.float64)
-    gap = (asked.margins(net(z).double()) - asked.margins(net(z.double()))).abs().amax(1)
-    error = evaluation_error(net, z.double(), rc.Ball(2, 0.0, None), {}, asked, torch.float32)[:, 0]
+    prop = class_stays(torch.ones(len(z), dtype=torch.long), 2, dtype=torch.float64)
+    gap = (prop.margins(net(z).double()) - prop.margins(net(z.double()))).abs().amax(1)
+    error = evaluation_error(net, z.double(), rc.Ball(2, 0.0, None), {}, prop, torch.float32)[:, 0]
     assert bool((gap > 1.3 * 2**-24 * z[:, 0].abs()).any())  # more than one rounding
     assert bool((gap <= error).all())
 
@@ -94,10 +94,10 @@ def test_sides_of_the_box_that_float32_rounds(box, method: str) -> None:
     generator = torch.Generator().manual_seed(0)
     low, high = ball.hull(x)
     points = [low, high, *(ball.sample(x, generator) for _ in range(20))]
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     net = net.double()
     for z in points:
-        assert bool((found.margin <= asked.margin(net(z.double()))).all())
+        assert bool((found.margin <= prop.margin(net(z.double()))).all())
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -108,10 +108,10 @@ def test_networks_without_a_switch_are_decided(p: float) -> None:
     y = net.predict(x)
     ball = rc.Ball(p, 0.3)
     found = certify(net, x, y, ball, "bab")
-    asked = class_stays(y, 3, dtype=torch.float64).rows
+    prop = class_stays(y, 3, dtype=torch.float64).rows
     matrix, offset = net.module[0].weight.detach(), net.module[0].bias.detach()  # type: ignore[operator]
-    rows = asked @ matrix
-    least = (ball.minimum(x, rows).value + (rows @ x[..., None])[..., 0] + asked @ offset).amin(1)
+    rows = prop @ matrix
+    least = (ball.minimum(x, rows).value + (rows @ x[..., None])[..., 0] + prop @ offset).amin(1)
     assert [str(verdict) for verdict in found.verdict] == ["robust" if one > 0 else "vulnerable" for one in least]
     assert len(set(found.verdict)) == 2
 

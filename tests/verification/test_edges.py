@@ -127,11 +127,11 @@ def test_margins_of_the_region_theorem_are_below_the_least_one() -> None:
 def test_bounds_that_carry_gradients_are_taken_as_constants(method: Alpha | Moments) -> None:
     net = network("fc deep")
     x = inputs(net, 2)
-    ball, asked = rc.Ball(2, 0.3), class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    ball, prop = rc.Ball(2, 0.3), class_stays(net.predict(x), net.classes, dtype=torch.float64)
     carrying = CROWN().units(net, x, ball)
     assert carrying.logits.lower.requires_grad
-    found = method.proceed(net, carrying, x, ball, asked)[1]
-    torch.testing.assert_close(found, method.proceed(net, carrying.detach(), x, ball, asked)[1], rtol=0, atol=0)
+    found = method.proceed(net, carrying, x, ball, prop)[1]
+    torch.testing.assert_close(found, method.proceed(net, carrying.detach(), x, ball, prop)[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("method", BOUNDING)

@@ -78,7 +78,7 @@ def test_a_proof_beyond_a_witness_is_refused(monkeypatch):
     net = network("fc deep", torch.float32)
     x = inputs(net, 4)
 
-    def wrong(net, double, x, ball, asked, method, **limits):
+    def wrong(net, double, x, ball, prop, method, **limits):
         found = Outcome.nothing(x)
         found.proved |= True
         return found

@@ -43,19 +43,19 @@ def test_no_sample_and_no_attack_leaves_a_bound(name: str, p: float, box: tuple[
     x = inputs(net, EXAMPLES)
     y = net.predict(x)
     ball = rc.Ball(p, torch.tensor([0.03, 0.15, 0.5], dtype=torch.float64), box)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     with torch.no_grad():
         points = points_of(net, x, y, ball).flatten(0, 1)
         seen = [value.unflatten(0, (EXAMPLES, -1)) for value in (*net.preactivations(points), net(points))]
         ends = [value.aminmax(dim=1) for value in seen]
-        margins = (asked.rows @ seen[-1].mT).amin(2) + asked.offsets
+        margins = (prop.rows @ seen[-1].mT).amin(2) + prop.offsets
     for method in METHODS.values():
         found = rc.bounds(net, x, ball, method)
         for (low, high), within in zip(ends, [*found.inputs.values(), found.logits], strict=True):
             assert bool((low >= within.lower - 1e-11 * (1 + low.abs())).all()), method.name
             assert bool((high <= within.upper + 1e-11 * (1 + high.abs())).all()), method.name
         with torch.no_grad():
-            proved = method.solve(net, x, ball, asked)[1]
+            proved = method.solve(net, x, ball, prop)[1]
         assert bool((margins >= proved - 1e-11 * (1 + margins.abs())).all()), method.name
 
 

@@ -68,8 +68,8 @@ class APGD(FixedAttack):
                 break
             kind, rank = (("ce", "dlr", "targeted")[turn % 3], turn // 3) if self.loss == "mixed" else (self.loss, turn)
             target = ranked[open_, rank % (net.classes - 1)]
-            climb = _Climb(net, x[open_], y[open_], target, ball.restrict(open_), kind, self.steps)
-            points, done = climb.run(generator, self.alike)
+            ascend = _Climb(net, x[open_], y[open_], target, ball.restrict(open_), kind, self.steps)
+            points, done = ascend.run(generator, self.alike)
             best[open_[done]] = points[done]
             open_ = open_[~done]
         return adversarial(net, x, y, best, ball)

@@ -23,6 +23,6 @@ def rescue(found: Witnesses, generator: torch.Generator, steps: int = 20) -> Non
     lower, upper = found.lower[index], found.upper[index]
     box = (torch.maximum(lower, x - FAR), torch.minimum(upper, x + FAR))
     reached = APGD(steps=steps).attack(found.net, x, y, Ball(math.inf, math.inf, box), generator)
-    broken = reached.success
-    found.offer(index[broken], reached.x[broken])
-    approach(found, index[broken], reached.x[broken], beyond=1.0)
+    falsified = reached.success
+    found.offer(index[falsified], reached.x[falsified])
+    approach(found, index[falsified], reached.x[falsified], beyond=1.0)

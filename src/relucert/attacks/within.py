@@ -22,7 +22,7 @@ class Within:
 
     def __init__(self, x: Float[Tensor, " batch *input"], ball: Ball):
         self.p, self.centre = ball.p, x.flatten(1)
-        self.below, self.above = (room.flatten(1) for room in ball.rooms(x))
+        self.below, self.above = (room.flatten(1) for room in ball.slacks(x))
         corner = norm(torch.maximum(self.below, self.above), self.p)
         self.eps = torch.minimum(ball.radii(x), corner)
 

@@ -32,13 +32,13 @@ class Bounding(Method):
         return self.units(net, x, ball)
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
         """From known bounds of the units, whoever found them: its own, and lower bounds on the property's margins."""
         raise NotImplementedError(self.name)
 
     def solve(
-        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, asked: Property
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
         """Bounds of all units, and lower bounds on the property's margins over the ball."""
-        return self.proceed(net, self.start(net, x, ball), x, ball, asked)
+        return self.proceed(net, self.start(net, x, ball), x, ball, prop)

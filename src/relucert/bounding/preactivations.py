@@ -15,8 +15,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval, IntervalPropagation
-from relucert.bounding.propagation import Functional, Relaxations, pull
-from relucert.bounding.relaxation import Lines, Rule, Winners, relax
+from relucert.bounding.propagation import Functional, Relaxations, pull_back
+from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
@@ -56,7 +56,7 @@ class UnitBounds:
         inputs = {index: within.detach() for index, within in self.inputs.items()}
         return UnitBounds(inputs, self.logits.detach())
 
-    def relaxed(self, net: Network, rule: Rule) -> dict[int, Lines | Winners]:
+    def relaxed(self, net: Network, rule: Rule) -> dict[int, ReLURelaxation | MaxPoolRelaxation]:
         """The relaxations of every switching node between these ends."""
         return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}
 
@@ -84,7 +84,7 @@ class _PreactivationBounds(IntervalPropagation):
         self.work, self.intervals = work, intervals
         self.rule: Rule | None = rule
         self.found: dict[int, Interval] = {}
-        self.lines: dict[int, Lines | Winners] = {}
+        self.lines: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
 
     def preactivation(self, node: Node[Switching], value: Interval) -> Interval:
         within = self.found[node.index] = self._tightened(node, value)
@@ -130,7 +130,7 @@ class Walks:
         rows: list[Tensor] = []
         offsets: list[Tensor] = []
         for units in torch.arange(size, device=self.x.device).split(self._rows_at_once()):
-            one = pull(self.graph, node, one_hot(units[None], shape, self.x.dtype), {})
+            one = pull_back(self.graph, node, one_hot(units[None], shape, self.x.dtype), {})
             rows.append(one.rows[0].flatten(1))
             offsets.append(one.low[0])
         every, offset = torch.cat(rows), torch.cat(offsets)
@@ -164,18 +164,18 @@ class Walks:
         assert self.pair is not None
         first, second = self.pair
         relaxed = lines[second.core.inputs[0]]
-        assert not isinstance(relaxed, Winners)
+        assert not isinstance(relaxed, MaxPoolRelaxation)
         value = self.graph.values(self.x, [first.last])[first.last]
         here, offset = relaxed.convolved(value, Filters.of(second)), self._offset(second)
         low, high = here.lower + offset, here.upper + offset
-        rooms = (None, None) if self.ball.box is None else self.ball.rooms(self.x)
+        slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
         eps = self.ball.reach(self.x)
         size = (self.x.shape[2], self.x.shape[3])
 
         def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:
             """The rows of every position, and the rooms of the pixels they belong to."""
             for patch in patches(first, second, size, rising, falling):
-                yield patch.rows, tuple(None if room is None else patch.cut(room) for room in rooms)
+                yield patch.rows, tuple(None if room is None else patch.cut(room) for room in slacks)
 
         p, budget = self.ball.p, self.budget
         if relaxed.parallel:
@@ -200,7 +200,13 @@ class Walks:
         return value
 
     def refined(
-        self, node: int, known: Interval, lines: dict[int, Lines | Winners], *, everything: bool, intervals: bool
+        self,
+        node: int,
+        known: Interval,
+        lines: dict[int, ReLURelaxation | MaxPoolRelaxation],
+        *,
+        everything: bool,
+        intervals: bool,
     ) -> Interval:
         """The bounds of a node by a backward walk for the units that need it."""
         shape = self.graph[node].shape
@@ -212,9 +218,9 @@ class Walks:
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
-                below, above = pull(self.graph, node, picked, here).ends(x, ball)
+                below, above = pull_back(self.graph, node, picked, here).ends(x, ball)
             else:
-                ends = pull(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
+                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
             low, high = tightened(low, high, batch, units, mine, below, above, intervals)
@@ -264,9 +270,9 @@ def tightened(
     )
 
 
-def _restricted(part: Lines | Winners, batch: Tensor) -> Lines | Winners:
+def _restricted(part: ReLURelaxation | MaxPoolRelaxation, batch: Tensor) -> ReLURelaxation | MaxPoolRelaxation:
     """The lines of some examples."""
-    if isinstance(part, Lines):
+    if isinstance(part, ReLURelaxation):
         above = part.above[batch]
-        return Lines(above if part.parallel else part.below[batch], above, part.offset[batch], part.by_row)
-    return Winners(part.op, part.first[batch], part.second[batch], part.slope[batch], part.offset[batch])
+        return ReLURelaxation(above if part.parallel else part.below[batch], above, part.offset[batch], part.by_row)
+    return MaxPoolRelaxation(part.op, part.first[batch], part.second[batch], part.slope[batch], part.offset[batch])

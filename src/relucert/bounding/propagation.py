@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.relaxation import Lines, Winners
+from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.core.ball import Ball
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
@@ -19,7 +19,7 @@ from relucert.networks.linear_map import transpose_rows
 from relucert.networks.switching import Switching
 from relucert.networks.traversal import BackwardRule, propagate_back
 
-Relaxations = Mapping[int, Lines | Winners]
+Relaxations = Mapping[int, ReLURelaxation | MaxPoolRelaxation]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Functional:
         return (self.rows.flatten(2) @ x.flatten(1).unsqueeze(2)).squeeze(2)
 
 
-def pull(
+def pull_back(
     graph: Graph, node: int, functionals: Float[Tensor, " batch rows *shape"], relaxations: Relaxations
 ) -> Functional:
     """Backward propagation of a linear bound from a node to the input.
@@ -78,7 +78,7 @@ class _LinearBound(BackwardRule[Tensor]):
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
-        back, below, above = self.relaxations[node.index].pull(value)
+        back, below, above = self.relaxations[node.index].pull_back(value)
         self._add(below, above)
         return back
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Functional, Relaxations, pull
+from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
@@ -43,8 +43,8 @@ class Kept:
         """For a node of ReLUs with known intervals."""
         return Kept(within.lower >= 0, within.unstable, node.op.slope, [])
 
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
-        """As for `Lines`, without the units that may switch."""
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
+        """As for `ReLURelaxation`, without the units that may switch."""
         self.seen.append(rows)
         slopes = torch.where(self.on, torch.ones_like(rows[:, 0]), torch.full_like(rows[:, 0], self.leak))
         return rows * torch.where(self.unstable, 0.0, slopes).unsqueeze(1), rows.new_zeros(rows.shape[:2]), None
@@ -100,7 +100,7 @@ class Contraction:
         for index in reversed(self.layers):
             if index not in rows:
                 continue
-            back, below, _ = lines[index].pull(rows.pop(index))
+            back, below, _ = lines[index].pull_back(rows.pop(index))
             layer = self.layers[index]
             low = low + below + back @ layer.offset
             direct = direct + back @ layer.direct
@@ -122,7 +122,7 @@ class Contraction:
 
 def _part(net: Network, node: int, rows: Tensor, kept: dict[int, Kept], units: dict[int, Tensor]) -> Part:
     """Functionals (1, rows, *shape) of a node in terms of the input and of the units that may switch below it."""
-    found = pull(net.graph, node, rows, cast(Relaxations, kept))
+    found = pull_back(net.graph, node, rows, cast(Relaxations, kept))
     inner = {}
     for index, one in kept.items():
         seen = one.taken()

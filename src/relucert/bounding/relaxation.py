@@ -30,7 +30,7 @@ Rule = Literal["parallel", "adaptive", "flat"]
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class ReLURelaxation:
     """`below z <= node(z) <= above z + offset` for a ReLU; slopes (batch, *shape), or (batch, rows, *shape) if by row."""
 
     below: Tensor
@@ -43,7 +43,7 @@ class Lines:
         """Whether both slopes are the same, so that one walk serves lower and upper bounds."""
         return self.below is self.above
 
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Functionals behind the node as functionals before it, with what must be added for a lower bound.
 
         For parallel lines also what must be added for an upper bound.
@@ -64,7 +64,7 @@ class Lines:
 
 
 @dataclass(frozen=True, eq=False)
-class Winners:
+class MaxPoolRelaxation:
     """`z_(first) <= max <= slope z_(second) + offset` for a max pool: places in a channel, (batch, channels, windows)."""
 
     op: MaxPool2d
@@ -74,8 +74,8 @@ class Winners:
     offset: Tensor
     parallel = False
 
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As for `Lines`."""
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As for `ReLURelaxation`."""
         positive, negative = rows.clamp(min=0), rows.clamp(max=0)
         shape = rows.shape[2:]
         back = self.op.transpose(positive, self.first.unflatten(2, shape[1:]))
@@ -85,7 +85,7 @@ class Winners:
         return back, _dot(negative, self.offset), None
 
 
-def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winners:
+def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> ReLURelaxation | MaxPoolRelaxation:
     """The lines of a node whose inputs stay within an interval; a tensor gives the slopes of the lower lines.
 
     Slopes by row are (batch, rows, *shape); entries for units that cannot switch are not looked at.
@@ -101,14 +101,14 @@ def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> Lines | Winne
     if isinstance(rule, Tensor):
         by_row = rule.dim() > low.dim()
         mask, line = (unstable.unsqueeze(1), chord.unsqueeze(1)) if by_row else (unstable, chord)
-        return Lines(torch.where(mask, rule, line), chord, offset, by_row)
+        return ReLURelaxation(torch.where(mask, rule, line), chord, offset, by_row)
     if rule == "parallel":
-        return Lines(chord, chord, offset)
+        return ReLURelaxation(chord, chord, offset)
     free = torch.where(high > -low, torch.ones_like(low), slope) if rule == "adaptive" else torch.full_like(low, slope)
-    return Lines(torch.where(unstable, free, chord), chord, offset)
+    return ReLURelaxation(torch.where(unstable, free, chord), chord, offset)
 
 
-def _winners(op: MaxPool2d, within: Interval) -> Winners:
+def _winners(op: MaxPool2d, within: Interval) -> MaxPoolRelaxation:
     windows = op.windows().to(within.lower.device)
     empty = windows < 0
 
@@ -126,7 +126,7 @@ def _winners(op: MaxPool2d, within: Interval) -> Winners:
     slope = torch.where(sure, torch.ones_like(least), (top[..., 0] - rest) / width)
     offset = torch.where(sure, torch.zeros_like(least), top[..., 0] * (1 - slope))
     place = torch.arange(len(windows), device=windows.device)
-    return Winners(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
+    return MaxPoolRelaxation(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
 
 
 def _dot(

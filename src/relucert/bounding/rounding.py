@@ -31,7 +31,7 @@ def evaluation_error(
     x: Float[Tensor, " batch *input"],
     ball: Ball,
     inputs: dict[int, Interval],
-    asked: Property,
+    prop: Property,
     dtype: torch.dtype,
 ) -> Float[Tensor, " batch specs"]:
     """How far the property's margins, evaluated in `dtype` anywhere in the ball, can be from their real values.
@@ -46,12 +46,12 @@ def evaluation_error(
     forward = _OwnErrors(inputs, torch.finfo(dtype), doubt)
     start = Interval(*ball.hull(x)), torch.zeros_like(x)
     within, error = propagate(net.graph, forward, {0: start})[len(net.graph) - 1]
-    backward = _Amplification(net.graph, forward.own, forward.stable, x.new_zeros(asked.rows.shape[:2]))
-    propagate_back(net.graph, backward, len(net.graph) - 1, (asked.rows, torch.zeros_like(asked.rows)))
+    backward = _Amplification(net.graph, forward.own, forward.stable, x.new_zeros(prop.rows.shape[:2]))
+    propagate_back(net.graph, backward, len(net.graph) - 1, (prop.rows, torch.zeros_like(prop.rows)))
     # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
     unit = torch.finfo(dtype).eps / 2
-    sizes = (asked.rows.abs() @ _size(within, error).unsqueeze(2)).squeeze(2)
-    compared = sizes * (asked.offsets != 0) + asked.offsets.abs()
+    sizes = (prop.rows.abs() @ _size(within, error).unsqueeze(2)).squeeze(2)
+    compared = sizes * (prop.offsets != 0) + prop.offsets.abs()
     # One more per cent pays for the rounding of all this.
     return 1.01 * backward.total + 4 * unit * compared
 
@@ -155,7 +155,7 @@ def _to_windows(op: MaxPool2d, rows: Float[Tensor, " batch rows channels high wi
 
 @torch.no_grad()
 def bound_error(
-    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval], asked: Property
+    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval], prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """How far a margin computed by a walk in float64 can be from what the same walk gives in real arithmetic.
 
@@ -166,7 +166,7 @@ def bound_error(
     the units, with which lines are drawn, have errors of the same kind: once more for every switching node.
     """
     _, logits, relative = _sizes(net, x, ball, inputs)
-    total = (asked.rows.abs() @ logits.unsqueeze(2)).squeeze(2) + asked.offsets.abs()
+    total = (prop.rows.abs() @ logits.unsqueeze(2)).squeeze(2) + prop.offsets.abs()
     return relative * total
 
 

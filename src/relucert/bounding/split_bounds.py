@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Relaxations, pull
+from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Contraction
-from relucert.bounding.relaxation import Lines, relax
+from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -32,18 +32,18 @@ Numbers = dict[int, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class SplitLines:
+class SplitRelaxation:
     """The lines of a layer of ReLUs, and what multipliers take from the functional before it, (problems, *shape)."""
 
-    lines: Lines
+    lines: ReLURelaxation
     push: Tensor
     seen: dict[str, Tensor]
     parallel = False
 
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As for `Lines`; the functionals behind the node are kept in `seen`."""
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As for `ReLURelaxation`; the functionals behind the node are kept in `seen`."""
         self.seen["rows"] = rows.detach()
-        back, low, _ = self.lines.pull(rows)
+        back, low, _ = self.lines.pull_back(rows)
         return back - self.push.unsqueeze(1), low, None
 
 
@@ -53,7 +53,7 @@ class Problems:
 
     x: Tensor
     ball: Ball
-    asked: Property
+    prop: Property
     inputs: dict[int, Interval]
     signs: Signs
 
@@ -73,7 +73,7 @@ class Problems:
 
 
 @dataclass(frozen=True, eq=False)
-class Climbed:
+class AscentResult:
     """What climbing found: margins (problems,), slopes and multipliers, the bound's minimisers, and units worth a split.
 
     `units` (problems, k) are numbers of units over all ReLUs in the order of the nodes, best first, -1 where there are no more.
@@ -86,7 +86,7 @@ class Climbed:
     units: Int[Tensor, " problems k"]
 
     @staticmethod
-    def gathered(parts: Sequence[Climbed], order: Int[Tensor, " problems"]) -> Climbed:
+    def gathered(parts: Sequence[AscentResult], order: Int[Tensor, " problems"]) -> AscentResult:
         """Several as one; `order` has the places of their problems, one part's after the other's."""
         if len(parts) == 1:
             return parts[0]
@@ -98,10 +98,10 @@ class Climbed:
         margin, point, units = (
             torch.cat([getattr(part, name) for part in parts])[back] for name in ("margin", "point", "units")
         )
-        return Climbed(margin, slopes, betas, point, units)
+        return AscentResult(margin, slopes, betas, point, units)
 
 
-def climb(
+def ascend(
     net: Network,
     problems: Problems,
     slopes: Numbers,
@@ -114,7 +114,7 @@ def climb(
     unit: Float[Tensor, " problems"],
     candidates: int,
     small: tuple[Contraction, Int[Tensor, " problems"]] | None = None,
-) -> Climbed:
+) -> AscentResult:
     """Climb from given slopes and multipliers until all margins exceed the goal, or for `steps`.
 
     With `small`, the contraction of one example's network and the rows of its property that problems are about, everything
@@ -144,24 +144,24 @@ def climb(
     seen: dict[int, dict[str, Tensor]] = {node.index: {} for node in relus}
     found = None
     for step in range(steps + 1):
-        climbing = optimiser is not None and step < steps
-        with torch.set_grad_enabled(climbing):
+        ascending = optimiser is not None and step < steps
+        with torch.set_grad_enabled(ascending):
             lines = dict(fixed)
             cost = torch.zeros_like(best)
             for node in relus:
                 index = node.index
                 relaxed = relax(node.op, within[index], slopes[index].unsqueeze(1))
-                assert isinstance(relaxed, Lines)
-                lines[index] = SplitLines(relaxed, signs[index] * betas[index], seen[index])  # type: ignore[assignment]
+                assert isinstance(relaxed, ReLURelaxation)
+                lines[index] = SplitRelaxation(relaxed, signs[index] * betas[index], seen[index])  # type: ignore[assignment]
                 cost = cost + (betas[index].detach() * signs[index].abs() * reach[index]).flatten(1).sum(1)
             if small is None:
-                found = pull(net.graph, last, problems.asked.rows, lines)
+                found = pull_back(net.graph, last, problems.prop.rows, lines)
             else:
                 found = small[0].walk(small[1], lines, problems.x.shape[1:])
-            margin = (found.minimum(problems.x, problems.ball) + problems.asked.offsets)[:, 0]
+            margin = (found.minimum(problems.x, problems.ball) + problems.prop.offsets)[:, 0]
             loss = -margin[margin.isfinite()].sum()
         best = torch.fmax(best, margin.detach() - unit * cost)
-        if not climbing or bool((best > goal).all()):
+        if not ascending or bool((best > goal).all()):
             break
         assert optimiser is not None
         optimiser.zero_grad(set_to_none=True)
@@ -178,14 +178,14 @@ def climb(
         assert point is not None
         units = torch.full((len(problems), candidates), -1)
         if relus:
-            units = _worth(relus, within, problems.signs, slopes, seen, candidates)
-    return Climbed(
+            units = _branching_scores(relus, within, problems.signs, slopes, seen, candidates)
+    return AscentResult(
         best, {i: value.detach() for i, value in slopes.items()}, {i: value.detach() for i, value in betas.items()},
         point[:, 0], units,
     )  # fmt: skip
 
 
-def _worth(
+def _branching_scores(
     relus: list, within: dict[int, Interval], signs: Signs, slopes: Numbers, seen: dict[int, dict[str, Tensor]], k: int
 ) -> Int[Tensor, " problems k"]:
     """The open units whose lines cost the bound most: the functional's weight times the gap between line and ReLU."""

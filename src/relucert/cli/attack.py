@@ -34,8 +34,8 @@ def run(config: Attack) -> int:
     from relucert.evaluation.attack import attacked
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
-    with points_bar("attacking", hidden=config.json) as tell:
-        found = attacked(plain, lambda record, done, total: tell(done, total))
+    with points_bar("attacking", hidden=config.json) as callback:
+        found = attacked(plain, lambda record, done, total: callback(done, total))
     if config.json:
         for record in found.records:
             line = {"index": record.index, "label": record.label, "prediction": record.prediction}
@@ -57,7 +57,7 @@ def run(config: Attack) -> int:
         )  # fmt: skip
     Console().print(table)
     print(
-        f"{found.broken} of {found.points - found.misclassified} correctly classified points broken ({found.misclassified} "
+        f"{found.falsified} of {found.points - found.misclassified} correctly classified points broken ({found.misclassified} "
         f"misclassified), robust error at least {found.robust_error:.2%}, mean distance {found.mean_distance:.5f}, median "
         f"{found.median_distance:.5f}, {found.seconds:.1f} s"
     )

@@ -18,7 +18,7 @@ def points_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=Console(stderr=True), disable=off, transient=True) as bar:
         task = bar.add_task(what, total=None)
 
-        def tell(done: int, total: int, word: str = "") -> None:
+        def callback(done: int, total: int, word: str = "") -> None:
             bar.update(task, completed=done, total=total, description=f"{what} ({word})" if word else what)
 
-        yield tell
+        yield callback

@@ -39,11 +39,11 @@ def run(config: Certify) -> int:
     stages: Counter[str] = Counter()
     with points_bar("certifying", hidden=config.json) as bar:
 
-        def tell(record: Record, done: int, total: int) -> None:
+        def callback(record: Record, done: int, total: int) -> None:
             stages[decider(record)] += 1
             bar(done, total, ", ".join(f"{count} {stage}" for stage, count in stages.items()))
 
-        found = verdicts(plain, tell)
+        found = verdicts(plain, callback)
     if config.json:
         for record in found.records:
             margin = record.margin if record.margin is None or math.isfinite(record.margin) else str(record.margin)

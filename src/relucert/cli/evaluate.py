@@ -33,8 +33,8 @@ def run(config: Evaluate) -> int:
     from relucert.evaluation.evaluate import evaluate
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
-    with points_bar("attacking", hidden=config.json) as tell:
-        result = evaluate(plain, tell)
+    with points_bar("attacking", hidden=config.json) as callback:
+        result = evaluate(plain, callback)
     if config.json:
         print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
         return 0

@@ -34,8 +34,8 @@ def run(config: Radius) -> int:
     from relucert.evaluation.radius import radii
 
     plain = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
-    with points_bar("radii", hidden=config.json) as tell:
-        found = radii(plain, lambda record, done, total: tell(done, total))
+    with points_bar("radii", hidden=config.json) as callback:
+        found = radii(plain, lambda record, done, total: callback(done, total))
     if config.json:
         for record, exact in zip(found.records, found.exact, strict=True):
             line = {"index": record.index, "label": record.label, "prediction": record.prediction, "exact": exact}

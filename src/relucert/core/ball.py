@@ -77,7 +77,7 @@ class Ball:
         lower, upper = (-math.inf, math.inf) if self.box is None else self.box
         return self._side(lower, x), self._side(upper, x)
 
-    def rooms(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
+    def slacks(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
         """Return the distances x - lower and upper - x to the box, rounded up to the dtype of x."""
         self.check(x)
         lower, upper = self.bounds(x)
@@ -172,7 +172,7 @@ class Ball:
         self, x: Float[Tensor, " batch *input"], rows: Float[Tensor, " batch rows *input"], *, budget: int = BUDGET
     ) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
         """Return lower bounds on the least and upper bounds on the greatest <c, z - x> over the set, as `minimum` does."""
-        below, above = (None, None) if self.box is None else self.rooms(x)
+        below, above = (None, None) if self.box is None else self.slacks(x)
         return linear_range(rows, self.p, cast_up(self._radii(x), x.dtype), below, above, budget=budget)
 
     def minimum(
@@ -197,7 +197,7 @@ class Ball:
                 f"rows must be {x.dtype} (batch, rows, *input) for x {tuple(x.shape)}, got {rows.dtype} {tuple(rows.shape)}"
             )
         x, radii = x.detach(), self._radii(x)
-        below, above = (None, None) if self.box is None else self.rooms(x)
+        below, above = (None, None) if self.box is None else self.slacks(x)
         eps = cast_up(radii, x.dtype)
         value, offset = linear_minimum(
             many, self.p, eps, below, above, offset=point, max_iterations=max_iterations, budget=budget

@@ -162,7 +162,7 @@ class _Unit:
             below, above = below.masked_fill(self.endless[0], 0.0), above.masked_fill(self.endless[1], 0.0)
         # A ball beyond the farthest corner cuts nothing off: the one that just holds the box has better units.
         corner = torch.maximum(below, above).amax(-1) * below.shape[-1]
-        self.rooms = below, above
+        self.slacks = below, above
         self.eps = torch.minimum(eps, corner)[:, None]
         unit = self.eps.masked_fill(self.eps == 0, 1.0)
         self.below, self.above = (torch.minimum(room, self.eps).div_(unit).clamp_(max=1.0) for room in (below, above))
@@ -203,7 +203,7 @@ class _Unit:
             else:
                 step = clipped_step(c, at, below, above, self.p)
             # Back in the original units, a room must not be overstepped by its rounding.
-            down, up = (room[place[0], None] for room in self.rooms)
+            down, up = (room[place[0], None] for room in self.slacks)
             step = step.mul_(self.eps[place[0], None]).to(offset.dtype)
             offset[place] = torch.minimum(torch.maximum(step, -down), up)
         return offset

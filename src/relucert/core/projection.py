@@ -103,8 +103,8 @@ def _shrunk(v: Tensor, below: Tensor, above: Tensor, p: float) -> Tensor:
         if bool(done.all()):
             break
         # d log e / d log m is -rate for a coordinate that is not cut off.
-        pull = m * free.pow(p - 1.0)
-        rate = torch.where(free < room, pull / (free + (p - 1.0) * pull).clamp_(min=1e-300), 0.0)
+        pull_back = m * free.pow(p - 1.0)
+        rate = torch.where(free < room, pull_back / (free + (p - 1.0) * pull_back).clamp_(min=1e-300), 0.0)
         guess = at + length.log() / (rate * (moved / length.unsqueeze(-1)).pow_(p)).sum(-1)
         guess = torch.where((guess > low) & (guess < high), guess, (low + high) / 2.0)
         at = torch.where(done, at, guess)

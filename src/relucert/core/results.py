@@ -159,8 +159,8 @@ class Adversarial(_Batch):
         _refuse("distance must be at least 0", self.distance < 0, distance=self.distance)
         wrong = self.success != self.distance.isfinite()
         _refuse("distance must be finite on success and inf on failure", wrong, distance=self.distance)
-        broken = self.success & ~_finite_rows(self.x)
-        _refuse("x must be finite on success", broken, distance=self.distance)
+        falsified = self.success & ~_finite_rows(self.x)
+        _refuse("x must be finite on success", falsified, distance=self.distance)
 
     def __repr__(self) -> str:
         found = self.distance[self.success]

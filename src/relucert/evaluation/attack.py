@@ -37,7 +37,7 @@ class Attacked:
     records: list[Record]
     points: int
     misclassified: int
-    broken: int
+    falsified: int
     robust_error: float
     mean_distance: float
     median_distance: float
@@ -49,9 +49,9 @@ class Attacked:
 
 
 def attacked(
-    config: AttackConfig, tell: Callable[[Record, int, int], None] = lambda record, done, total: None
+    config: AttackConfig, callback: Callable[[Record, int, int], None] = lambda record, done, total: None
 ) -> Attacked:
-    """Attack test points as the configuration says; `tell(record, done, total)` hears of each."""
+    """Attack test points as the configuration says; `callback(record, done, total)` hears of each."""
     fixed = config.eps is not None
     method = parse(config.attack, FIXED) if fixed else parse(config.attack, MINIMAL)
     data = dataset(config.data)
@@ -62,8 +62,8 @@ def attacked(
     eps = math.inf if config.eps is None else config.eps
     labelled = "" if config.labels else ", about the predicted class"
     # Within a radius the question is that of `relucert evaluate`, and so are its records.
-    asked = f"{'' if fixed else 'smallest by '}{spec(method)}{labelled}"
-    question = Question(digest(net), data.name, "test", ball_fields(config.p, eps, box), asked)
+    prop = f"{'' if fixed else 'smallest by '}{spec(method)}{labelled}"
+    question = Question(digest(net), data.name, "test", ball_fields(config.p, eps, box), prop)
 
     def run(x: Tensor, y: Tensor | None, piece: int) -> Adversarial:
         generator = torch.Generator().manual_seed(getattr(method, "seed", 0) + piece)
@@ -89,7 +89,7 @@ def attacked(
     with RecordStore(config.records, writable=True) as store, torch.no_grad():
         for record in stream(question, x, y, store, solve, config.batch, versions()):
             records.append(record)
-            tell(record, len(records), len(x))
+            callback(record, len(records), len(x))
     return _summarised(records)
 
 
@@ -102,7 +102,7 @@ def _summarised(records: list[Record]) -> Attacked:
         records=records,
         points=len(records),
         misclassified=wrong,
-        broken=len(distances),
+        falsified=len(distances),
         robust_error=(wrong + len(distances)) / len(records),
         mean_distance=statistics.fmean(distances) if distances else math.nan,
         median_distance=statistics.median(distances) if distances else math.nan,

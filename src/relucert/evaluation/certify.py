@@ -57,7 +57,7 @@ class Verdicts:
         return {**self.counts, **ends, **reached, "by": self.by, "seconds": self.seconds}
 
 
-class Asked:
+class CertifyTask:
     """The question of a configuration, with the network and the points it is about."""
 
     def __init__(self, config: CertifyConfig):
@@ -84,7 +84,7 @@ class Asked:
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
 
-        def tell(found: Decision) -> None:
+        def callback(found: Decision) -> None:
             facts: dict[str, Any] = {
                 "label": int(y[found.index]),
                 "prediction": predicted[found.index],
@@ -100,39 +100,39 @@ class Asked:
             keep(int(indices[found.index]), facts)
 
         limit = float("inf") if self.config.timeout is None else self.config.timeout
-        decide(self.net, x, y, self.ball, self.method, limit, batch=len(x), deadline=deadline, tell=tell)
+        decide(self.net, x, y, self.ball, self.method, limit, batch=len(x), deadline=deadline, callback=callback)
 
 
 def verdicts(
-    config: CertifyConfig, tell: Callable[[Record, int, int], None] = lambda record, done, total: None
+    config: CertifyConfig, callback: Callable[[Record, int, int], None] = lambda record, done, total: None
 ) -> Verdicts:
-    """Certify test points as the configuration says; `tell(record, done, total)` hears of each when it is decided.
+    """Certify test points as the configuration says; `callback(record, done, total)` hears of each when it is decided.
 
     Verdicts do not depend on who shares a batch, so a run that was stopped anywhere goes on with the points that are missing,
     whatever the batches and the number of workers were.
     """
     deadline = float("inf") if config.run_timeout is None else time.monotonic() + config.run_timeout
-    asked = Asked(config)
+    prop = CertifyTask(config)
     known = versions()
-    keys = [asked.question.record(index).key for index in range(len(asked.x))]
+    keys = [prop.question.record(index).key for index in range(len(prop.x))]
     with RecordStore(config.records, writable=True) as store, torch.no_grad():
         missing = torch.tensor([index for index, key in enumerate(keys) if key not in store], dtype=torch.long)
         done = len(keys) - len(missing)
         for key in keys:
             if key in store:
-                tell(store.record(key), done, len(keys))
+                callback(store.record(key), done, len(keys))
 
         def keep(index: int, facts: Facts) -> None:
             nonlocal done
             done += 1
-            tell(save(asked.question, store, index, facts, known), done, len(keys))
+            callback(save(prop.question, store, index, facts, known), done, len(keys))
 
         if config.workers == 1:
             for indices in missing.split(config.batch) if len(missing) else ():
                 if time.monotonic() < deadline:
-                    asked.solve(indices, deadline, keep)
+                    prop.solve(indices, deadline, keep)
         else:
-            spread(Asked, config, missing, config.batch, config.workers, deadline, keep)
+            spread(CertifyTask, config, missing, config.batch, config.workers, deadline, keep)
         records = [store.record(key) for key in keys if key in store]
     counts = {str(verdict): sum(record.verdict == verdict for record in records) for verdict in Verdict}
     by = Counter(decider(record) for record in records)

@@ -64,10 +64,10 @@ class Evaluation:
         return asdict(self) | {"p": "inf" if self.p == float("inf") else self.p}
 
 
-def evaluate(config: EvaluateConfig, tell: Callable[[int, int], None] = lambda done, total: None) -> Evaluation:
+def evaluate(config: EvaluateConfig, callback: Callable[[int, int], None] = lambda done, total: None) -> Evaluation:
     """Evaluate a network as the configuration says; records are streamed to `config.records` and re-used from there.
 
-    `tell(done, total)` is called as points are done.
+    `callback(done, total)` is called as points are done.
     """
     method = parse(config.attack, FIXED)
     data = dataset(config.data)
@@ -92,17 +92,17 @@ def evaluate(config: EvaluateConfig, tell: Callable[[int, int], None] = lambda d
                 one |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
             keep(i, one | {"verdict": verdict})
 
-    broken = done = 0
+    falsified = done = 0
     seconds = 0.0
     with RecordStore(config.records, writable=True) as store, torch.no_grad():
         for record in stream(question, x, y, store, solve, config.batch, versions()):
-            broken += record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED)
+            falsified += record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED)
             seconds += record.seconds or 0.0
             done += 1
-            tell(done, len(x))
+            callback(done, len(x))
     test_error = error(net, data.x_test.to(net.dtype), data.y_test)
     found = _regions(net, x, y, config) if config.regions else None
-    return Evaluation(test_error, broken / len(x), len(x), config.p, config.radius, spec(method), seconds, found)
+    return Evaluation(test_error, falsified / len(x), len(x), config.p, config.radius, spec(method), seconds, found)
 
 
 def _regions(net: Network, x: Tensor, y: Tensor, config: EvaluateConfig) -> Regions:

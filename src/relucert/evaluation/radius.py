@@ -42,21 +42,23 @@ class Radii:
         return {name: value for name, value in asdict(self).items() if name not in ("records", "exact")}
 
 
-def radii(config: RadiusConfig, tell: Callable[[Record, int, int], None] = lambda record, done, total: None) -> Radii:
-    """Find the radius of test points as the configuration says; `tell(record, done, total)` hears of each."""
+def radii(
+    config: RadiusConfig, callback: Callable[[Record, int, int], None] = lambda record, done, total: None
+) -> Radii:
+    """Find the radius of test points as the configuration says; `callback(record, done, total)` hears of each."""
     method = parse(config.method, RADIUS)
     data = dataset(config.data)
     net = load(config.model)
     check_fit(net, data)
     x, y = data.x_test[: config.points].to(net.dtype), data.y_test[: config.points]
     box = (0.0, 1.0) if config.box else None
-    asked = ball_fields(config.p, math.inf, box)
+    prop = ball_fields(config.p, math.inf, box)
     attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
     beside = "" if attack is None else f" and {spec(attack)}"
     if method.name in ("bab", "auto"):
         beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
     labelled = "" if config.labels else ", about the predicted class"
-    question = Question(digest(net), data.name, "test", asked, f"radius by {spec(method)}{beside}{labelled}")
+    question = Question(digest(net), data.name, "test", prop, f"radius by {spec(method)}{beside}{labelled}")
 
     def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
         found = radius(net, x, y if config.labels else None, config.p, box, method, attack, config.tol, config.timeout)
@@ -79,7 +81,7 @@ def radii(config: RadiusConfig, tell: Callable[[Record, int, int], None] = lambd
     with RecordStore(config.records, writable=True) as store, torch.no_grad():
         for record in stream(question, x, y, store, solve, config.batch, versions()):
             records.append(record)
-            tell(record, len(records), len(x))
+            callback(record, len(records), len(x))
     return _summarised(records, 1e-4 if net.dtype == torch.float32 else 1e-6)
 
 

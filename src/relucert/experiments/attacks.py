@@ -40,7 +40,7 @@ QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
 NEAR = 1e-3
 
 
-def broken(net: Network, x: Tensor, y: Tensor, ball: Ball) -> dict[str, Any]:
+def falsified(net: Network, x: Tensor, y: Tensor, ball: Ball) -> dict[str, Any]:
     """How many points PGD and `apgd` break, of those that are classified correctly, by as many gradients."""
     right = net.predict(x) == y
     x, y = x[right], y[right]
@@ -74,7 +74,7 @@ def figures(name: str) -> dict[str, Any]:
     net, data = load(config.folder), dataset(config.data)
     x, y = data.x_test[:POINTS], data.y_test[:POINTS]
     assert config.radius is not None
-    found: dict[str, Any] = {"broken": broken(net, x, y, Ball(config.p, config.radius))}
+    found: dict[str, Any] = {"broken": falsified(net, x, y, Ball(config.p, config.radius))}
     if name in EXACT:
         found["ratios"] = ratios(net, x, config.p, EXACT[name])
     write_atomically(config.folder / FIGURES, json.dumps(found) + "\n")

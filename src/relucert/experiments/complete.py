@@ -94,11 +94,11 @@ def decided(name: str, folder: Path) -> Verdicts:
         timeout=case.timeout, workers=2, batch=50, out=records,
     )  # fmt: skip
 
-    def tell(record: Record, done: int, total: int) -> None:
+    def callback(record: Record, done: int, total: int) -> None:
         if sys.stderr.isatty() or done % 100 == 0:
             print(f"\r{name}: {done} of {total}", end="", file=sys.stderr, flush=True)
 
-    found = verdicts(config, tell)
+    found = verdicts(config, callback)
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
     summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
     if case.model.startswith("results/") and open_:
@@ -107,8 +107,8 @@ def decided(name: str, folder: Path) -> Verdicts:
     write_atomically(RESULTS / f"{name}.json", json.dumps(summary, indent=2) + "\n")
     if name in UNION:
         proved = [record.index for record in found.records if record.verdict == "robust"]
-        broken = [record.index for record in found.records if record.verdict in ("vulnerable", "misclassified")]
-        write_atomically(RESULTS / f"{name}-points.json", json.dumps({"proved": proved, "broken": broken}) + "\n")
+        falsified = [record.index for record in found.records if record.verdict in ("vulnerable", "misclassified")]
+        write_atomically(RESULTS / f"{name}-points.json", json.dumps({"proved": proved, "broken": falsified}) + "\n")
     print(
         f"\r{name}: robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points, "
         f"{len(open_)} undecided, {found.seconds:.0f} s"
@@ -147,9 +147,9 @@ def union() -> tuple[float, float] | None:
         return None
     known = [json.loads(file.read_text()) for file in files]
     points = CASES[UNION[0]].points
-    broken = set().union(*(one["broken"] for one in known))
+    falsified = set().union(*(one["broken"] for one in known))
     proved = set(known[0]["proved"]).intersection(*(one["proved"] for one in known[1:]))
-    return len(broken) / points, 1 - len(proved) / points
+    return len(falsified) / points, 1 - len(proved) / points
 
 
 def page() -> str:
@@ -207,10 +207,10 @@ def _gaps() -> list[str]:
         if not case.model.startswith("results/") or not file.exists():
             continue
         one: dict[str, Any] = json.loads(file.read_text())
-        broken = proved = 0
+        falsified = proved = 0
         for stage, counts in one["stages"].items():
-            broken, proved = broken + counts["broken"], proved + counts["robust"]
-            low, high = broken / one["points"], 1 - proved / one["points"]
+            falsified, proved = falsified + counts["broken"], proved + counts["robust"]
+            low, high = falsified / one["points"], 1 - proved / one["points"]
             lines.append(
                 f"| {name} | {stage} | {counts['robust']} | {counts['broken']} | {low:.1%} to {high:.1%} | {high - low:.1%} |"
             )

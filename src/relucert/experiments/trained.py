@@ -154,7 +154,7 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
         print(
             f"{name} l_{p:g}: {method} proves {found.counts['robust']} of {points}, {found.seconds:.0f} s", flush=True
         )
-    broken = evaluate(
+    falsified = evaluate(
         EvaluateConfig(
             model=config.folder,
             data=config.data,
@@ -166,7 +166,7 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
         )
     )
     steps["together"] = {"robust": len(proved), "points": points}
-    steps["limit"] = {"robust": round((1 - broken.robust_error) * points), "points": points}
+    steps["limit"] = {"robust": round((1 - falsified.robust_error) * points), "points": points}
     write_atomically(config.folder / FIGURES, json.dumps(known, indent=2) + "\n")
 
 

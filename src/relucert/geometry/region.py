@@ -216,7 +216,7 @@ class LinearRegion:
                 mine = here.gather(1, order)
                 local = (places.gather(1, order) - start).where(mine, torch.zeros_like(order))
                 functionals = faces.functionals(pattern, local, out.dtype)
-                pulled = self.map.pull(faces.source, functionals)
+                pulled = self.map.pull_back(faces.source, functionals)
                 keep = mine.reshape(*mine.shape, *(1,) * (out.dim() - 2))
                 index = order.reshape(*order.shape, *(1,) * (out.dim() - 2)).expand(-1, -1, *out.shape[2:])
                 out = out.scatter_add(1, index, pulled * keep)
@@ -225,7 +225,7 @@ class LinearRegion:
 
     def logits_rows(self, functionals: Float[Tensor, " batch rows classes"]) -> Float[Tensor, " batch rows *input"]:
         """Rows of V of linear functionals on the logits."""
-        return self.map.pull(len(self.net.graph) - 1, functionals)
+        return self.map.pull_back(len(self.net.graph) - 1, functionals)
 
     def decision_rows(self, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
         """The rows V_y - V_s of the decision hyperplanes between y and every class s."""

@@ -58,9 +58,9 @@ class LinearMap:
         return {i: value for i, (value, _) in pairs.items()}, {i: 2 * error for i, (_, error) in pairs.items()}
 
     def row_errors(self, keep: Sequence[int], like: Tensor) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """Bounds on the rounding errors of rows of V that `pull` computes, in l_1 and so in every l_q, for the nodes in `keep`.
+        """Bounds on the l_1 rounding errors, and so on those in every l_q, of the rows of V that `pull_back` computes.
 
-        Second, the sums of the absolute terms of the rows, both (batch, *shape).
+        Of the nodes in `keep`, (batch, *shape). Second, the sums of the absolute terms of the rows, of the same shape.
 
         With s_l = |A_l| s_(l-1) from ones at the input, the sums of the absolute terms of every row, a node's rows are off by
         at most e_l = |A_l| e_(l-1) + gamma_n |A_l| s_(l-1). Both run through the pattern, so that a row of dead units has no
@@ -72,7 +72,9 @@ class LinearMap:
         pairs = propagate(self.graph, rule, {0: (ones, torch.zeros_like(ones))}, keep)
         return {i: 2 * error for i, (_, error) in pairs.items()}, {i: size for i, (size, _) in pairs.items()}
 
-    def pull(self, node: int, functionals: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows *input"]:
+    def pull_back(
+        self, node: int, functionals: Float[Tensor, " batch rows *shape"]
+    ) -> Float[Tensor, " batch rows *input"]:
         """Rows of V: linear functionals on a node's value, as functionals on the input.
 
         `<pull(node, c), z> = <c, V_node z>`; with one-hot functionals these are rows of V themselves. Differentiable in

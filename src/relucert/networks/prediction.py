@@ -54,17 +54,17 @@ def changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -
 
 @torch.no_grad()
 def falsified(
-    net: Network, double: Network, points: Float[Tensor, " batch *input"], asked: Property
+    net: Network, double: Network, points: Float[Tensor, " batch *input"], prop: Property
 ) -> Bool[Tensor, " batch"]:
     """Where a property fails for the network as executed, by more than `slack`, and for the network of real arithmetic.
 
-    `points` have the dtype of `net`; `double` is the network in float64, `asked` a property in float64.
+    `points` have the dtype of `net`; `double` is the network in float64, `prop` a property in float64.
     """
     logits = net(points)
-    fails = asked.margin(logits.double()) < -slack(logits).double()
+    fails = prop.margin(logits.double()) < -slack(logits).double()
     places = fails.nonzero()[:, 0]
     if len(places):
-        fails[places] = confirmed(double, points[places], asked.restrict(places))
+        fails[places] = confirmed(double, points[places], prop.restrict(places))
     return fails
 
 
@@ -77,13 +77,13 @@ def class_changes(
 
 
 @torch.no_grad()
-def confirmed(double: Network, points: Float[Tensor, " batch *input"], asked: Property) -> Bool[Tensor, " batch"]:
+def confirmed(double: Network, points: Float[Tensor, " batch *input"], prop: Property) -> Bool[Tensor, " batch"]:
     """Where a property is proved to fail in real arithmetic: some margin is negative by more than its rounding error."""
     logits, errors = logits_with_errors(double, points.double())
     # The sum of a row is rounded once for every logit and for the offset.
-    sizes = errors + torch.finfo(torch.float64).eps * (asked.classes + 2) * logits.abs()
-    off = (asked.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + 4 * torch.finfo(torch.float64).eps * asked.offsets.abs()
-    return (asked.margins(logits) + off < 0).any(1)
+    sizes = errors + torch.finfo(torch.float64).eps * (prop.classes + 2) * logits.abs()
+    off = (prop.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + 4 * torch.finfo(torch.float64).eps * prop.offsets.abs()
+    return (prop.margins(logits) + off < 0).any(1)
 
 
 @torch.no_grad()

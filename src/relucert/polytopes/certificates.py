@@ -25,12 +25,12 @@ UNDERFLOW = 1e-290  # more than all products that vanish below the smallest floa
 
 
 def certified_distance(
-    rows: Array, limits: Array, multipliers: Array, x: Array, rooms: tuple[Array, Array], p: float
+    rows: Array, limits: Array, multipliers: Array, x: Array, slacks: tuple[Array, Array], p: float
 ) -> float:
     """Return a proved lower bound on ||z - x||_p over all z with rows z <= limits in the box; inf if there are none.
 
     rows (n, d), limits (n,), x (d,). The multipliers (n,) must be at least 0 for inequalities, those of equalities may have any
-    sign. `rooms` = (x - lower, upper - x), from 0 to inf. The rows should have norms of about 1, see `half_spaces`.
+    sign. `slacks` = (x - lower, upper - x), from 0 to inf. The rows should have norms of about 1, see `half_spaces`.
 
     >>> whole = np.full(2, math.inf)
     >>> bound = certified_distance(np.eye(2), np.array([-3.0, -4.0]), np.array([3.0, 4.0]), np.zeros(2), (whole, whole), 2.0)
@@ -38,7 +38,7 @@ def certified_distance(
     True
     """
     multipliers = multipliers / max(np.abs(multipliers).max(initial=0.0), UNDERFLOW)
-    weights, room, gain = single_row(rows, limits, multipliers, x, rooms)
+    weights, room, gain = single_row(rows, limits, multipliers, x, slacks)
     if not gain > 0.0:  # NaN after an overflow proves nothing either
         return 0.0
     slop = (len(weights) + 16) * EPS
@@ -57,7 +57,7 @@ def certified_distance(
 
 
 def certified_distances(
-    rows: Array, limits: Array, multipliers: Array, paid: Array, x: Array, rooms: tuple[Array, Array], p: float
+    rows: Array, limits: Array, multipliers: Array, paid: Array, x: Array, slacks: tuple[Array, Array], p: float
 ) -> Array:
     """Return the bounds (n,) of many problems, rows (n, m, d), limits and multipliers (n, m), x and rooms (n, d).
 
@@ -78,7 +78,7 @@ def certified_distances(
     known = np.where(np.isfinite(limits) & (multipliers != 0.0), limits, 0.0)
     gain = (multipliers * ((rows @ x[..., None])[..., 0] - known)).sum(1)
     gain -= (count + size + 8) * EPS * ((magnitude * np.abs(x)).sum(1) + (absolute * np.abs(known)).sum(1)) + UNDERFLOW
-    below, above = rooms
+    below, above = slacks
     room = np.where(row > error, below, np.where(row < -error, above, np.maximum(below, above))) * (1.0 + 2.0 * EPS)
     weights = (np.abs(row) + error) * (1.0 + 2.0 * EPS)
     slop = (size + 16) * EPS
@@ -97,11 +97,11 @@ def certified_distances(
 
 
 def single_row(
-    rows: Array, limits: Array, multipliers: Array, x: Array, rooms: tuple[Array, Array]
+    rows: Array, limits: Array, multipliers: Array, x: Array, slacks: tuple[Array, Array]
 ) -> tuple[Array, Array, float]:
     """Add the rows up: (weights w, room, c) such that a feasible step d has sum_i w_i min(|d_i|, room_i) >= c, for certain."""
     count, size = rows.shape
-    below, above = rooms
+    below, above = slacks
     row = multipliers @ rows
     magnitude = np.abs(multipliers) @ np.abs(rows)
     error = (count + 8) * EPS * magnitude + UNDERFLOW

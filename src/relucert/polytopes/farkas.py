@@ -19,7 +19,7 @@ EXACT_ROWS = 16  # more multipliers than this are not worth rational arithmetic
 
 
 def certified_empty(
-    rows: Array, limits: Array, multipliers: Array, equal: int, x: Array, rooms: tuple[Array, Array]
+    rows: Array, limits: Array, multipliers: Array, equal: int, x: Array, slacks: tuple[Array, Array]
 ) -> bool:
     """Return whether multipliers near the given ones prove that no z of the box has rows z <= limits (Farkas' lemma).
 
@@ -39,12 +39,12 @@ def certified_empty(
         limits[support],
         multipliers[support] / max(size.max(initial=0.0), UNDERFLOW),
     )
-    weights, room, gain = single_row(rows, limits, multipliers, x, rooms)
+    weights, room, gain = single_row(rows, limits, multipliers, x, slacks)
     if not gain > 0.0:
         return False
     if gain > float(weights @ room) * (1.0 + (len(x) + 16) * EPS):
         return True
-    open_columns = np.isinf(np.maximum(*rooms)) & rows.any(0)
+    open_columns = np.isinf(np.maximum(*slacks)) & rows.any(0)
     signed = support >= equal
     change = _correction(rows[:, open_columns].T, weights[open_columns])
     if math.isfinite(change) and not bool((multipliers[signed] <= change).any()):
@@ -53,7 +53,7 @@ def certified_empty(
         lost = change * (np.abs(rows) @ np.abs(x) + np.abs(limits)).sum()
         if gain > float(most + lost) * (1.0 + (len(x) + len(rows) + 16) * EPS):
             return True
-    return _empty_exactly(rows, limits, multipliers, signed, open_columns, x, rooms)
+    return _empty_exactly(rows, limits, multipliers, signed, open_columns, x, slacks)
 
 
 def certified_empties(
@@ -125,7 +125,7 @@ def _empty_exactly(
     signed: NDArray[np.bool_],
     open_columns: NDArray[np.bool_],
     x: Array,
-    rooms: tuple[Array, Array],
+    slacks: tuple[Array, Array],
 ) -> bool:
     """Keep as many multipliers as are free, solve for the others in rational arithmetic, and check signs and gain there."""
     count, size = rows.shape
@@ -140,7 +140,7 @@ def _empty_exactly(
     for j in range(size):
         entry = sum(a * row[j] for a, row in zip(y, exact, strict=True))
         if entry != 0:  # then the column has a bound on both sides
-            gain += entry * point[j] - abs(entry) * Fraction(float(rooms[0][j] if entry > 0 else rooms[1][j]))
+            gain += entry * point[j] - abs(entry) * Fraction(float(slacks[0][j] if entry > 0 else slacks[1][j]))
     return gain > 0
 
 

@@ -141,7 +141,7 @@ def _newton(rows: Array, limits: Array, equal: int, low: Array, high: Array) -> 
         slope[np.abs(slope) < 1e-13 * (np.abs(direction) @ np.abs(rows))] = (
             0.0  # rounding, which would pass for a way out
         )
-        length = _climb(combined, slope, float(direction @ limits), low, high, end)
+        length = _ascend(combined, slope, float(direction @ limits), low, high, end)
         if math.isinf(length):
             return Nearest(None, direction)
         if length == 0.0:
@@ -152,7 +152,7 @@ def _newton(rows: Array, limits: Array, equal: int, low: Array, high: Array) -> 
     return _with_sides(rows, limits, equal, low, high)  # rounding got in the way: slower, but nothing to get stuck in
 
 
-def _climb(combined: Array, slope: Array, cost: float, low: Array, high: Array, end: float) -> float:
+def _ascend(combined: Array, slope: Array, cost: float, low: Array, high: Array, end: float) -> float:
     """Return the t in [0, end] with <slope, clip(-combined - t slope)> = cost, where the dual is highest on its way.
 
     The left side falls with t and is linear between the breaks at which a coordinate meets a side.

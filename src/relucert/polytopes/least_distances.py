@@ -27,7 +27,7 @@ class Steps(NamedTuple):
     paid: Array
 
 
-def least_distances(rows: Array, limits: Array, equal: NDArray[np.intp], rooms: tuple[Array, Array]) -> Steps:
+def least_distances(rows: Array, limits: Array, equal: NDArray[np.intp], slacks: tuple[Array, Array]) -> Steps:
     """Return the smallest d in l2 with rows d <= limits, row `equal` with equality, and -below <= d <= above.
 
     rows (n, rows, d), limits (n, rows), which may be inf, equal (n,), rooms = (below, above) (n, d), 0 to inf. Multipliers of
@@ -45,18 +45,18 @@ def least_distances(rows: Array, limits: Array, equal: NDArray[np.intp], rooms: 
     for start in range(0, count, length):
         part = slice(start, start + length)
         step[part], multipliers[part], paid[part] = _solved(
-            rows[part], limits[part], equal[part], (rooms[0][part], rooms[1][part])
+            rows[part], limits[part], equal[part], (slacks[0][part], slacks[1][part])
         )
     return Steps(step, multipliers, paid)
 
 
-def _solved(rows: Array, limits: Array, equal: NDArray[np.intp], rooms: tuple[Array, Array]) -> Steps:
+def _solved(rows: Array, limits: Array, equal: NDArray[np.intp], slacks: tuple[Array, Array]) -> Steps:
     """Build the systems [columns; limits] u = -(0, .., 0, 1), solve them, and read off steps and multipliers."""
     count, many, size = rows.shape
     at = np.arange(count)
     unit = np.broadcast_to(np.eye(size), (count, size, size))
     every = np.concatenate((rows, -rows[at, equal][:, None], unit, -unit), 1)
-    ends = np.concatenate((limits, -limits[at, equal][:, None], rooms[1], rooms[0]), 1)
+    ends = np.concatenate((limits, -limits[at, equal][:, None], slacks[1], slacks[0]), 1)
     norms = np.sqrt(np.einsum("nij,nij->ni", every, every))
     real = np.isfinite(ends) & (norms > 0.0)
     norms[~real] = 1.0

@@ -125,9 +125,9 @@ class Polytope:
             (every_multiplier[:count] - every_multiplier[count : 2 * count], every_multiplier[2 * count :])
         )
         centre = best.x[:-1].clip(self.lower, self.upper)
-        rooms = (centre - self.lower) * (1.0 + EPS), (self.upper - centre) * (1.0 + EPS)
+        slacks = (centre - self.lower) * (1.0 + EPS), (self.upper - centre) * (1.0 + EPS)
         own = np.concatenate((equal.rows, self.faces.rows)), np.concatenate((equal.limits, self.faces.limits))
-        return certified_empty(*own, multipliers, count, centre, rooms)
+        return certified_empty(*own, multipliers, count, centre, slacks)
 
 
 _NOWHERE = PolytopeDistance(lower=math.inf, point=None, upper=math.inf, status="infeasible")
@@ -160,7 +160,7 @@ class _Question:
         self.excess = self.faces.rows @ x - self.faces.limits
         self.equal_excess = equal.rows @ x - equal.limits
         # Rounded up: a room that is too large only makes a lower bound smaller.
-        self.rooms = (x - polytope.lower) * (1.0 + EPS), (polytope.upper - x) * (1.0 + EPS)
+        self.slacks = (x - polytope.lower) * (1.0 + EPS), (polytope.upper - x) * (1.0 + EPS)
         self.rounding = 4.0 * (len(x) + 16) * EPS
 
     def answer(self) -> PolytopeDistance:
@@ -199,7 +199,7 @@ class _Question:
 
     def settled(self, solver: Solver, chosen: NDArray[np.intp]) -> tuple[Nearest | None, NDArray[np.intp]]:
         """Solve for the chosen rows, and add those that the answer violates until it violates none."""
-        low, high = -self.rooms[0] / self.unit, self.rooms[1] / self.unit
+        low, high = -self.slacks[0] / self.unit, self.slacks[1] / self.unit
         excess = self.excess / self.unit
         while True:
             rows = np.concatenate((self.equal.rows, self.faces.rows[chosen]))
@@ -232,13 +232,13 @@ class _Question:
         """Return the distance that the multipliers prove."""
         if found is None:
             return 0.0
-        return certified_distance(*self.certificate(found, chosen), self.x, self.rooms, self.p)
+        return certified_distance(*self.certificate(found, chosen), self.x, self.slacks, self.p)
 
     def empty(self, found: Nearest, chosen: NDArray[np.intp]) -> bool:
         """Return whether the multipliers lead to a proof that the face is empty."""
         if not (self.faces.exact and self.equal.exact):
             return False
-        return certified_empty(*self.certificate(found, chosen), len(self.equal.rows), self.x, self.rooms)
+        return certified_empty(*self.certificate(found, chosen), len(self.equal.rows), self.x, self.slacks)
 
     def fits(self, z: Array, length: float) -> bool:
         """Return whether z, at the given l2 distance of x, satisfies all rows up to rounding and `FEASIBLE`."""

@@ -15,16 +15,16 @@ def gentle_interrupts() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    asked: list[int] = []
+    prop: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
-        if asked:
+        if prop:
             raise KeyboardInterrupt
-        asked.append(number)
+        prop.append(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(prop)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

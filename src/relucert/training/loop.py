@@ -37,7 +37,7 @@ from relucert.training.schemes.bounded import Bounded
 from relucert.training.schemes.cross_lipschitz import CrossLipschitz
 from relucert.training.schemes.maximum_margin import MaximumMargin
 from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import Moment, Scheme, Terms
+from relucert.training.schemes.scheme import Scheme, StepContext, Terms
 from relucert.training.schemes.spectral import Spectral
 from relucert.training.schemes.stability import Stability
 
@@ -142,16 +142,16 @@ class _Training:
         self.folder.rewind(self.done)
         if self.done == 0:
             self.folder.log(kind="start", step=0, versions=versions())
-        with gentle_interrupts() as interrupted, self.watcher.watching(self.config, self.total, self.done) as tell:
+        with gentle_interrupts() as interrupted, self.watcher.watching(self.config, self.total, self.done) as callback:
             while self.done < self.total:
-                self._epoch(interrupted, tell)
+                self._epoch(interrupted, callback)
         self.net.eval()
         about = {"config": self.config.to_json(), "versions": versions()}
         save(self.net, self.folder.path / MODEL_FILE, about)
         (self.folder.path / STATE_FILE).unlink(missing_ok=True)
         return Run(self.folder.path, self.net, self.folder.metrics())
 
-    def _epoch(self, interrupted: Callable[[], bool], tell: Callable[..., None]) -> None:
+    def _epoch(self, interrupted: Callable[[], bool], callback: Callable[..., None]) -> None:
         config, batch, epoch = self.config, self.settings.batch, self.done // self.steps
         x_train, y_train = self.data.x_train, self.data.y_train
         order = torch.randperm(len(y_train), generator=generator(config.seed, "shuffle", epoch))
@@ -162,7 +162,7 @@ class _Training:
             terms = self._step(x_train[pick], y_train[pick])
             self.done += 1
             self.sums.add(terms, len(pick), time.perf_counter() - started)
-            tell(self.done, **self.sums.means())
+            callback(self.done, **self.sums.means())
             last = self.done == (epoch + 1) * self.steps
             if interrupted() or (not last and time.monotonic() - self.saved > config.save_seconds):
                 self._save()
@@ -175,7 +175,7 @@ class _Training:
         self.folder.log(kind="epoch", step=self.done, epoch=epoch + 1, rate=self._rate(self.done - 1), **means)
         if self._evaluates(epoch + 1):
             line = self.folder.log(kind="evaluation", step=self.done, epoch=epoch + 1, **self._evaluate())
-            tell(self.done, **means, **line)
+            callback(self.done, **means, **line)
         self._save()
 
     def _step(self, x: Tensor, y: Tensor) -> Terms:
@@ -185,12 +185,12 @@ class _Training:
             x = augment(x, config.padding, draw, mirror=config.data in MIRRORED)
         for group in self.optimiser.param_groups:
             group["lr"] = self._rate(self.done)
-        moment = Moment(self.done / self.total, generator(config.seed, "scheme", self.done))
+        context = StepContext(self.done / self.total, generator(config.seed, "scheme", self.done))
         self.net.train()
         # Dropout draws from the global generator: it gets a state that follows from the step, and keeps its own.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(config.seed, "layers", self.done).initial_seed())
-            terms = self.scheme(self.net, x, y, moment)
+            terms = self.scheme(self.net, x, y, context)
         if not bool(torch.isfinite(terms.loss)):
             raise RunError(
                 f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "

@@ -46,12 +46,12 @@ class Terminal(Watcher):
         with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
             task = bar.add_task(f"{config.data} {config.model} {config.scheme}", total=total, completed=done, said="")
 
-            def tell(done: int, **measured: Any) -> None:
+            def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))
                 if "test_error" in measured:
                     console.print(_line(config, measured))
 
-            yield tell
+            yield callback
 
 
 def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ class Decision:
     claim: str = ""
 
 
-Tell = Callable[[Decision], None]
+Callback = Callable[[Decision], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +68,16 @@ class Piece:
     x: Tensor
     y: Tensor
     ball: Ball
-    asked: Property
+    prop: Property
     holds: Tensor
     index: Tensor
     limit: float = math.inf
     deadline: float = math.inf
 
     @torch.no_grad()
-    def decided(self, stages: Sequence[Method], tell: Tell | None = None) -> Certificate:
+    def decided(self, stages: Sequence[Method], callback: Callback | None = None) -> Certificate:
         """The verdicts; every stage sees only what those before have left open."""
-        state = _State(self, tell)
+        state = _State(self, callback)
         for stage in stages:
             open_ = (state.open & (state.seconds < self.limit)).nonzero()[:, 0]
             if len(open_) == 0 or time.monotonic() >= self.deadline:
@@ -95,7 +95,7 @@ class _Stage:
     def __init__(self, piece: Piece, open_: Tensor, state: _State):
         self.piece, self.open, self.state = piece, open_, state
         self.x, self.y, self.ball = piece.x[open_], piece.y[open_], piece.ball.restrict(open_)
-        self.asked = piece.asked.restrict(open_)
+        self.prop = piece.prop.restrict(open_)
 
     def run(self, stage: Method) -> None:
         """Let the method look."""
@@ -107,16 +107,16 @@ class _Stage:
         if isinstance(stage, FixedAttack):
             found = attack(net, self.x, self.y, self.ball, stage)
             self._spend(started)
-            state.broken(self.open, found.success, found.x, spec(stage))
+            state.falsified(self.open, found.success, found.x, spec(stage))
             return
         if isinstance(stage, Region):
             margin, needed = _region_margins(
-                net, self.piece.double, self.x, self.y, self.ball, stage, self.asked
+                net, self.piece.double, self.x, self.y, self.ball, stage, self.prop
             )  # fmt: skip
         else:
             assert isinstance(stage, Bounding)
             margin, needed, rows = proved_margins(
-                self.piece.double, self.x.double(), self.ball, self._hurried(stage), self.asked, net.dtype
+                self.piece.double, self.x.double(), self.ball, self._hurried(stage), self.prop, net.dtype
             )  # fmt: skip
             state.rows[self.open], state.bounded = torch.maximum(state.rows[self.open], rows), True
         self._spend(started)
@@ -137,24 +137,24 @@ class _Stage:
         """Branch and bound or a mixed-integer program, which know the seconds of every point and tell of each."""
         piece, state, name = self.piece, self.state, spec(stage)
         before = state.seconds[self.open].clone()
-        told: set[int] = set()
+        reported: set[int] = set()
 
-        def news(found: Outcome, places: Sequence[int]) -> None:
-            here = torch.tensor([place for place in places if place not in told], dtype=torch.long)
-            told.update(here.tolist())
+        def on_decided(found: Outcome, places: Sequence[int]) -> None:
+            here = torch.tensor([place for place in places if place not in reported], dtype=torch.long)
+            reported.update(here.tolist())
             at = self.open[here]
             state.seconds[at] = before[here] + found.seconds[here].to(before)
             state.proved(at, found.proved[here], found.margin[here], name)
-            state.broken(at, found.broken[here], found.witness[here].to(self.x), name)
+            state.falsified(at, found.falsified[here], found.witness[here].to(self.x), name)
 
-        question = (piece.net, piece.double, self.x.double(), self.ball, self.asked)
+        question = (piece.net, piece.double, self.x.double(), self.ball, self.prop)
         left = piece.limit - before
         if isinstance(stage, MIP):
-            found = mixed_integer(*question, stage, piece.deadline, left, news)
+            found = mixed_integer(*question, stage, piece.deadline, left, on_decided)
         else:
             known = state.rows[self.open] if state.bounded else None
-            found = branch_and_bound(*question, stage, piece.deadline, left, news, known)
-        news(found, range(len(self.x)))
+            found = branch_and_bound(*question, stage, piece.deadline, left, on_decided, known)
+        on_decided(found, range(len(self.x)))
         state.stopped(self.open[found.timed])
         for texts, told_of in ((state.reasons, found.reasons), (state.claims, found.claims)):
             texts |= {int(self.open[place]): text for place, text in told_of.items()}
@@ -163,16 +163,16 @@ class _Stage:
 class _State:
     """What is known of the inputs of a piece so far."""
 
-    def __init__(self, piece: Piece, tell: Tell | None):
+    def __init__(self, piece: Piece, callback: Callback | None):
         x = piece.x
-        self.piece, self.tell = piece, tell
+        self.piece, self.callback = piece, callback
         self.verdicts = [Verdict.UNKNOWN if right else Verdict.MISCLASSIFIED for right in piece.holds.tolist()]
         self.open = piece.holds.clone()
         self.margin = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
         self.witness = torch.full_like(x, math.nan)
         # Margins of single rows of the property that are proved, whatever becomes of the others; has any stage looked?
         self.bounded = False
-        self.rows = torch.full(piece.asked.offsets.shape, -math.inf, dtype=torch.float64, device=x.device)
+        self.rows = torch.full(piece.prop.offsets.shape, -math.inf, dtype=torch.float64, device=x.device)
         self.seconds = torch.zeros(len(x), dtype=torch.float64)
         self.methods: list[str | None] = [None] * len(x)
         self.timed = torch.zeros(len(x), dtype=torch.bool)
@@ -180,14 +180,14 @@ class _State:
         self.claims: dict[int, str] = {}
         for place in (~piece.holds).nonzero()[:, 0].tolist():
             self.methods[place] = "prediction"
-            self._told(place)
+            self._report(place)
 
     def proved(self, index: Tensor, which: Tensor, margin: Tensor, method: str) -> None:
         """Take over the margins of some inputs, and verdicts where they prove."""
         self.margin[index] = torch.fmax(self.margin[index], margin.to(self.margin))  # what is no number says nothing
         self._decide(index[which], Verdict.ROBUST, method)
 
-    def broken(self, index: Tensor, which: Tensor, points: Tensor, method: str) -> None:
+    def falsified(self, index: Tensor, which: Tensor, points: Tensor, method: str) -> None:
         """Take over witnesses; a margin that is proved, but not by as much as rounding asks for, is none of the network's."""
         self.witness[index[which]] = points[which]
         self.margin[index[which]] = self.margin[index[which]].clamp(max=0.0)
@@ -201,12 +201,12 @@ class _State:
         self.open[index] = False
         for place in index.tolist():
             self.verdicts[place], self.methods[place] = verdict, method
-            self._told(place)
+            self._report(place)
 
-    def _told(self, place: int) -> None:
-        if self.tell is not None:
+    def _report(self, place: int) -> None:
+        if self.callback is not None:
             verdict = self.verdicts[place]
-            self.tell(
+            self.callback(
                 Decision(
                     index=int(self.piece.index[place]),
                     verdict=verdict,
@@ -230,7 +230,7 @@ class _State:
             late = bool(self.timed[place]) or bool(self.seconds[place] >= self.piece.limit) or over
             self.methods[place] = f"{CLOCK}{last}" if late else last
             if not over:
-                self._told(place)
+                self._report(place)
         vulnerable = torch.tensor([verdict is Verdict.VULNERABLE for verdict in self.verdicts])
         return Certificate(
             self.verdicts, self.margin, self.witness if bool(vulnerable.any()) else None,
@@ -240,7 +240,7 @@ class _State:
 
 
 def _region_margins(
-    net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, method: Region, asked: Property
+    net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, method: Region, prop: Property
 ) -> tuple[Tensor, Tensor]:
     """The margins by the region theorem: where the proved radius covers the ball, and inside the point's own region.
 
@@ -257,7 +257,7 @@ def _region_margins(
     inside = (found.lower > eps) & (near * (1 - 1e-9) > eps)
     own = torch.nn.functional.one_hot(y, double.classes).bool()
     lead = (logits.gather(1, y[:, None]) - logits - eps[:, None] * classes * (1 + 1e-9))[~own].reshape(len(x), -1)
-    needed = evaluation_error(double, wide, ball, {}, asked, net.dtype)
-    lead = lead - bound_error(double, wide, ball, {}, asked)
+    needed = evaluation_error(double, wide, ball, {}, prop, net.dtype)
+    lead = lead - bound_error(double, wide, ball, {}, prop)
     margin, need = narrowest(lead, needed)
     return torch.where(inside, margin, torch.full_like(margin, -math.inf)), need

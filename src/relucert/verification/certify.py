@@ -35,7 +35,7 @@ from relucert.geometry.theorem import Region
 from relucert.networks.network import Network, in_double
 from relucert.verification.auto import Auto
 from relucert.verification.bab.bab import BaB
-from relucert.verification.cascade import Piece, Tell
+from relucert.verification.cascade import Callback, Piece
 from relucert.verification.mip.mip import MIP
 
 BOUNDING: dict[str, type[Bounding]] = {
@@ -84,9 +84,9 @@ def certify(
 
 def decide(
     net: Network, x: Tensor, y: Tensor, ball: Ball, method: Method, limit: float = math.inf,
-    targets: Tensor | None = None, batch: int = 100, *, deadline: float = math.inf, tell: Tell | None = None,
+    targets: Tensor | None = None, batch: int = 100, *, deadline: float = math.inf, callback: Callback | None = None,
 ) -> Certificate:  # fmt: skip
-    """The verdicts on inputs that have been checked; `tell` hears of every one at once, with its number in x.
+    """The verdicts on inputs that have been checked; `callback` hears of every one at once, with its number in x.
 
     At `deadline` (of `time.monotonic`) everything ends: what is open then is UNKNOWN, and not told.
     """
@@ -103,13 +103,13 @@ def decide(
     for part in torch.arange(len(x), device=x.device).split(batch):
         with torch.no_grad():
             if targets is None:
-                asked = class_stays(y[part], net.classes, dtype=torch.float64)
+                prop = class_stays(y[part], net.classes, dtype=torch.float64)
                 holds = net.predict(x[part]) == y[part]
             else:
-                asked = against(y[part], targets[part], net.classes, dtype=torch.float64)
-                holds = asked.holds(net(x[part]).double())
+                prop = against(y[part], targets[part], net.classes, dtype=torch.float64)
+                holds = prop.holds(net(x[part]).double())
         piece = Piece(
-            net, double, x[part], y[part], ball.restrict(part), asked, holds, part, limit=limit, deadline=deadline
+            net, double, x[part], y[part], ball.restrict(part), prop, holds, part, limit=limit, deadline=deadline
         )
-        found.append(piece.decided(stages, tell))
+        found.append(piece.decided(stages, callback))
     return concatenate(found)

@@ -17,7 +17,7 @@ from relucert.networks.network import Network
 
 
 def proved_margins(
-    double: Network, x: Tensor, ball: Ball, method: Bounding, asked: Property, dtype: torch.dtype
+    double: Network, x: Tensor, ball: Ball, method: Bounding, prop: Property, dtype: torch.dtype
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch specs"]]:
     """The smallest proved margin of every example, and what it must exceed for the network to keep it in its dtype.
 
@@ -25,11 +25,11 @@ def proved_margins(
     each from the units' bounds of the one before it, and what they prove is not looked at again.
     """
     margin, needed = x.new_full((len(x),), -math.inf), x.new_zeros(len(x))
-    best, rows = (x.new_full(asked.offsets.shape, -math.inf) for _ in range(2))
+    best, rows = (x.new_full(prop.offsets.shape, -math.inf) for _ in range(2))
     open_ = torch.arange(len(x), device=x.device)
     known: UnitBounds | None = None
     for one in (*method.contains, method):
-        here, question = ball.restrict(open_), asked.restrict(open_)
+        here, question = ball.restrict(open_), prop.restrict(open_)
         known = one.start(double, x[open_], here) if known is None else known
         known, margins = one.proceed(double, known, x[open_], here, question)
         margins = margins - bound_error(double, x[open_], here, known.inputs, question)

@@ -86,11 +86,11 @@ class Narrowing:
     def guess(self, radii: Float[Tensor, " batch"]) -> None:
         """Ask at radii (float64) where a proof is likely, infinity for the whole box; a proof there ends the search."""
         radii = torch.minimum(radii, self.reach)
-        asked = (self.open & (radii > self.lower) & radii.isfinite()).nonzero()[:, 0]
-        if len(asked):
-            self._ask(asked, radii[asked], self.programs)
+        prop = (self.open & (radii > self.lower) & radii.isfinite()).nonzero()[:, 0]
+        if len(prop):
+            self._ask(prop, radii[prop], self.programs)
             # Rounded to the input's dtype the radius may have become a little smaller.
-            self.open[asked[self.lower[asked] >= radii[asked] * (1 - 1e-6)]] = False
+            self.open[prop[self.lower[prop] >= radii[prop] * (1 - 1e-6)]] = False
 
     def run(self) -> RadiusInterval:
         """Ask until every interval is narrow."""
@@ -137,8 +137,8 @@ class Narrowing:
         numbers, radii = open_.tolist(), ball.radii(x).double()
         # Witnesses are measured with rounding: a tree of a ball that is smaller, by however little, proves nothing here.
         grown = (radii <= self.grown[open_]).tolist()
-        asked = class_stays(y, self.net.classes, dtype=torch.float64)
-        question = self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides), asked
+        prop = class_stays(y, self.net.classes, dtype=torch.float64)
+        question = self.net, self.double, x.double(), Ball(self.p, ball.radii(x).double(), sides), prop
         limit = (SHARE * (self.limit - self.seconds[open_])).clamp(min=0.1)
         if programs is not None:
             found = mixed_integer(*question, programs, limit=limit)
@@ -149,16 +149,16 @@ class Narrowing:
             self.grown[numbers[place]] = radii[place]
         self._keep({numbers[place]: tree for place, tree in found.trees.items()})
         self.seconds[open_] += found.seconds.to(self.seconds)
-        won, lost = open_[found.proved], open_[found.broken]
+        won, lost = open_[found.proved], open_[found.falsified]
         proved = torch.where(radii >= self.reach[open_], math.inf, radii)[found.proved]
         self.lower[won] = torch.maximum(self.lower[won], proved)
         if len(lost):
-            points = found.witness[found.broken].to(self.x)
+            points = found.witness[found.falsified].to(self.x)
             distance = cast_up(length_up(self.x[lost], points, self.p), self.x.dtype).double()
             nearer = distance < self.upper[lost]
             self.upper[lost[nearer]] = distance[nearer]
             self.witness[lost[nearer]] = points[nearer]
             self.hits[lost] += 1
-        open_ended = open_[~(found.proved | found.broken)]
-        self.blocked[open_ended] = torch.minimum(self.blocked[open_ended], radii[~(found.proved | found.broken)])
+        open_ended = open_[~(found.proved | found.falsified)]
+        self.blocked[open_ended] = torch.minimum(self.blocked[open_ended], radii[~(found.proved | found.falsified)])
         refuse_contradictions(self.lower, self.upper, [spec(self.method)] * len(self.x), ROUNDING)

@@ -23,7 +23,7 @@ class Outcome:
     """
 
     proved: Bool[Tensor, " batch"]
-    broken: Bool[Tensor, " batch"]
+    falsified: Bool[Tensor, " batch"]
     witness: Float[Tensor, " batch *input"]
     margin: Float[Tensor, " batch"]
     seconds: Float[Tensor, " batch"]
@@ -44,4 +44,4 @@ class Outcome:
 
 
 #: What hears of points (their places) that a search has decided, with all that is known.
-News = Callable[[Outcome, Sequence[int]], None]
+OnDecided = Callable[[Outcome, Sequence[int]], None]

@@ -74,10 +74,10 @@ class _Search:
         self.dtype, self.double, self.y, self.p, self.method = net.dtype, double, y, p, method
         self.x = x.double()
         self.sides = None if sides is None else tuple(side.double() for side in sides)
-        self.asked = class_stays(y, net.classes, dtype=torch.float64)
+        self.prop = class_stays(y, net.classes, dtype=torch.float64)
         self.right = net.predict(x) == y
         self.proved, self.failed = self.x.new_zeros(len(x)), self.x.new_full((len(x),), math.inf)
-        self.above = self.asked.margins(double(self.x)).amin(1)
+        self.above = self.prop.margins(double(self.x)).amin(1)
         self.below, self.lead = self.x.new_full((len(x),), -math.inf), self.above.clone()
         self.width, self.slow = torch.full_like(self.proved, math.inf), torch.zeros_like(self.proved)
         # A ball that reaches the farthest corner of the box holds all of it: what is proved there is proved for ever.
@@ -100,7 +100,7 @@ class _Search:
     def _evaluate(self, index: Tensor, eps: Tensor) -> None:
         ball = Ball(self.p, eps, None if self.sides is None else tuple(side[index] for side in self.sides))
         margin, needed, _ = proved_margins(
-            self.double, self.x[index], ball, self.method, self.asked.restrict(index), self.dtype
+            self.double, self.x[index], ball, self.method, self.prop.restrict(index), self.dtype
         )
         won, lead = margin > needed, (margin - needed).clamp(min=-1e30)
         eps = torch.where(won & (eps >= self.reach[index]), math.inf, eps)

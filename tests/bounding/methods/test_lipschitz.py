@@ -165,18 +165,18 @@ def test_input_radius_holds_the_set(p: float, eps: float, box: bool, seed: int) 
 def test_nothing_moves_in_a_ball_of_one_point(name: str) -> None:
     net = network(name)
     x = inputs(net, 3)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    _, margins = Lipschitz().solve(net, x, Ball(2, 0.0), asked)
-    torch.testing.assert_close(margins, asked.margins(net(x)), rtol=1e-9, atol=1e-9)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    _, margins = Lipschitz().solve(net, x, Ball(2, 0.0), prop)
+    torch.testing.assert_close(margins, prop.margins(net(x)), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["fc deep", "cnn", "dense", "max pool"])
 def test_float32_agrees_with_float64(name: str) -> None:
     net, single = network(name), network(name, torch.float32)
     x, ball = inputs(net, 3).float(), Ball(2, 0.2)
-    asked = class_stays(net.predict(x.double()), net.classes, dtype=torch.float64)
-    units, margins = Lipschitz().solve(single, x, ball, asked.to(torch.float32))
-    _, wide = Lipschitz().solve(net, x.double(), ball, asked)
+    prop = class_stays(net.predict(x.double()), net.classes, dtype=torch.float64)
+    units, margins = Lipschitz().solve(single, x, ball, prop.to(torch.float32))
+    _, wide = Lipschitz().solve(net, x.double(), ball, prop)
     assert margins.dtype == units.logits.lower.dtype == torch.float32
     torch.testing.assert_close(margins.double(), wide, rtol=2e-3, atol=2e-3)
 
@@ -184,11 +184,11 @@ def test_float32_agrees_with_float64(name: str) -> None:
 def test_one_example_alone_is_the_same_as_in_a_batch() -> None:
     net = network("cnn")
     x, ball = inputs(net, 4), Ball(2, torch.tensor([0.05, 0.1, 0.2, 0.4]).double())
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    _, together = Lipschitz().solve(net, x, ball, asked)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    _, together = Lipschitz().solve(net, x, ball, prop)
     for i in range(3):
         one = slice(i, i + 1)
-        _, alone = Lipschitz().solve(net, x[one], ball.restrict(one), asked.restrict(one))
+        _, alone = Lipschitz().solve(net, x[one], ball.restrict(one), prop.restrict(one))
         torch.testing.assert_close(alone, together[one], rtol=1e-9, atol=1e-9)
 
 
@@ -196,16 +196,16 @@ def test_without_end_nothing_is_proved() -> None:
     """An unbounded ball gives minus infinity unless no activation can hurt; weights that overflow always do. No NaN."""
     net = network("fc deep")
     x = inputs(net, 2)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, math.inf, box=None), asked)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, math.inf, box=None), prop)
     far = 1e3 * torch.randn(10000, 1, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert bool((margins <= asked.margins(net(far)[:, None].expand(-1, 2, -1)).amin(0)).all())
-    rows = asked.rows @ net.module[-1].weight  # type: ignore[index]
+    assert bool((margins <= prop.margins(net(far)[:, None].expand(-1, 2, -1)).amin(0)).all())
+    rows = prop.rows @ net.module[-1].weight  # type: ignore[index]
     assert (margins == -math.inf).tolist() == (rows < 0).any(2).tolist() == [[True, False]] * 2
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(1e200)
-    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, 0.1), asked)
+    _, margins = Lipschitz(inner="ibp").solve(net, x, Ball(2, 0.1), prop)
     assert bool((margins == -math.inf).all())
 
 
@@ -215,38 +215,38 @@ def test_bounds_of_norms_of_parts_are_used_as_they_are() -> None:
     with torch.no_grad():
         net.module[1].bias.fill_(50.0)  # type: ignore[index]
     x, ball = inputs(net, 2), Ball(2, 0.1, box=None)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     moved = deviations(net, x, ball, IBP().units(net, x, ball))
     node = net.switches[0]
     part = affine_part(net.graph, node.inputs[0])
     assert part is not None
     bound = float(norm_bounds(part.matrices[0][None])) * 0.1
     assert bool((moved.after[node.index] <= bound * (1 + 1e-12)).all())
-    _, margins = Lipschitz().solve(net, x, ball, asked)
-    rows = (asked.rows @ net.module[3].weight).detach()  # type: ignore[index]
-    assert bool((margins >= asked.margins(net(x)) - norm(rows, 2, 2) * bound - 1e-9).all())
+    _, margins = Lipschitz().solve(net, x, ball, prop)
+    rows = (prop.rows @ net.module[3].weight).detach()  # type: ignore[index]
+    assert bool((margins >= prop.margins(net(x)) - norm(rows, 2, 2) * bound - 1e-9).all())
 
 
 def test_norms_are_those_of_the_weights_as_they_are_now() -> None:
     """Affine parts are remembered for as long as the weights stay; also a change behind torch's back is seen."""
-    net, x, asked = problem("cnn")
+    net, x, prop = problem("cnn")
     ball = Ball(2, 0.1)
-    first = Lipschitz().solve(net, x, ball, asked)[1]
+    first = Lipschitz().solve(net, x, ball, prop)[1]
     assert Maps.of(net) is Maps.of(net)
-    again = Lipschitz().solve(net, x, ball, asked)[1]
+    again = Lipschitz().solve(net, x, ball, prop)[1]
     assert torch.equal(first, again)
     before = Maps.of(net)
     next(iter(net.parameters())).data.view(-1)[0] += 0.5
     assert Maps.of(net) is not before
-    changed, fresh = (Lipschitz().solve(one, x, ball, asked)[1] for one in (net, copy.deepcopy(net)))
+    changed, fresh = (Lipschitz().solve(one, x, ball, prop)[1] for one in (net, copy.deepcopy(net)))
     assert torch.equal(changed, fresh)
     assert not torch.equal(changed, first)
 
 
 def test_remembered_norms_do_not_keep_a_network_alive() -> None:
-    net, x, asked = problem("cnn")
+    net, x, prop = problem("cnn")
     net = copy.deepcopy(net)
-    Lipschitz().solve(net, x, Ball(2, 0.1), asked)
+    Lipschitz().solve(net, x, Ball(2, 0.1), prop)
     there = weakref.ref(net)
     del net
     gc.collect()

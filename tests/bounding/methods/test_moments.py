@@ -26,11 +26,11 @@ BALLS = [Ball(math.inf, 0.08), Ball(math.inf, 0.5, box=None), Ball(2, 0.4), Ball
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> None:
     """Soundness for every network and norm; never below alpha."""
-    net, x, asked = problem(name)
-    least = least_margins(net, x, ball, asked)
-    found = Moments(steps=30, rank=4).solve(net, x, ball, asked)[1]
+    net, x, prop = problem(name)
+    least = least_margins(net, x, ball, prop)
+    found = Moments(steps=30, rank=4).solve(net, x, ball, prop)[1]
     assert bool((found <= least + 1e-12).all())
-    assert bool((found >= Alpha().solve(net, x, ball, asked)[1]).all())
+    assert bool((found >= Alpha().solve(net, x, ball, prop)[1]).all())
 
 
 def absolute(matrix: Tensor, offset: float) -> Network:
@@ -106,21 +106,21 @@ def test_planted_counterexamples_are_never_proved() -> None:
 
 def test_rows_and_points_do_not_know_of_each_other() -> None:
     """The bound of a point is the same beside others, and with fewer rows asked."""
-    net, x, asked = problem("fc", 4)
+    net, x, prop = problem("fc", 4)
     ball = Ball(math.inf, 0.3)
-    together = Moments().solve(net, x, ball, asked)[1]
+    together = Moments().solve(net, x, ball, prop)[1]
     for point in range(4):
         here = torch.tensor([point])
-        alone = Moments().solve(net, x[here], ball, Property(asked.rows[here], asked.offsets[here]))[1]
+        alone = Moments().solve(net, x[here], ball, Property(prop.rows[here], prop.offsets[here]))[1]
         torch.testing.assert_close(alone[0], together[point], rtol=1e-6, atol=1e-6)
 
 
 def test_single_precision_networks_are_bounded_in_double() -> None:
-    net, x, asked = problem("fc")
-    found = Moments().solve(net.float(), x.float(), Ball(math.inf, 0.3), asked.to(torch.float32))[1]
+    net, x, prop = problem("fc")
+    found = Moments().solve(net.float(), x.float(), Ball(math.inf, 0.3), prop.to(torch.float32))[1]
     assert found.dtype == torch.float32
     torch.testing.assert_close(
-        found.double(), Moments().solve(net.double(), x, Ball(math.inf, 0.3), asked)[1], rtol=0.02, atol=0.02
+        found.double(), Moments().solve(net.double(), x, Ball(math.inf, 0.3), prop)[1], rtol=0.02, atol=0.02
     )
 
 
@@ -141,10 +141,10 @@ def test_mistakes(given: dict[str, int], rule: str) -> None:
 
 def test_a_clock_ends_the_search_and_not_the_bound() -> None:
     """Without a second to spare it is alpha's bound; with time it is more."""
-    net, x, asked = problem("fc")
+    net, x, prop = problem("fc")
     ball = Ball(math.inf, 0.3)
-    stopped, whole = (method.solve(net, x, ball, asked)[1] for method in (Moments(seconds=0), Moments()))
-    assert torch.equal(stopped, Alpha().solve(net, x, ball, asked)[1])
+    stopped, whole = (method.solve(net, x, ball, prop)[1] for method in (Moments(seconds=0), Moments()))
+    assert torch.equal(stopped, Alpha().solve(net, x, ball, prop)[1])
     assert bool((whole >= stopped).all())
     assert bool((whole > stopped).any())
     with pytest.raises(InvalidInput, match="seconds of moments must be at least 0, got -1"):

@@ -17,7 +17,7 @@ from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.lipschitz import Lipschitz, deviations
 from relucert.bounding.methods.sdp import SDP, BallLines, ball_relaxations
 from relucert.bounding.preactivations import Walks
-from relucert.bounding.propagation import pull
+from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
@@ -32,11 +32,11 @@ BALLS = [Ball(2, 0.05, box=None), Ball(2, 0.4), Ball(2, 1.0, box=None), Ball(mat
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> None:
     """Soundness of all l2 methods, and their order: neither crown nor lipschitz is above sdp."""
-    net, x, asked = problem(name)
-    least = least_margins(net, x, ball, asked)
-    units, best = SDP(steps=3).solve(net, x, ball, asked)
+    net, x, prop = problem(name)
+    least = least_margins(net, x, ball, prop)
+    units, best = SDP(steps=3).solve(net, x, ball, prop)
     plain, local, crown = (
-        method.solve(net, x, ball, asked)[1] for method in (Lipschitz(inner="ibp"), Lipschitz(), CROWN())
+        method.solve(net, x, ball, prop)[1] for method in (Lipschitz(inner="ibp"), Lipschitz(), CROWN())
     )
     for found in (best, plain, local):
         assert bool((found <= least + 1e-12).all())
@@ -68,17 +68,17 @@ def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: floa
     found = walks.local(lines)
     picked = torch.eye(size, dtype=torch.float64).reshape(1, size, *net.graph[source].shape).expand(5, *[-1] * 4)
     assert bool(moved.inputs[net.switches[0].index].unstable.any())
-    low = pull(net.graph, source, picked, lines).minimum(x, ball)
-    high = -pull(net.graph, source, -picked, lines).minimum(x, ball)
+    low = pull_back(net.graph, source, picked, lines).minimum(x, ball)
+    high = -pull_back(net.graph, source, -picked, lines).minimum(x, ball)
     torch.testing.assert_close(found.lower.flatten(1), low, rtol=0, atol=1e-8)
     torch.testing.assert_close(found.upper.flatten(1), high, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_examples_are_no_answers(name: str) -> None:
-    net, x, asked = problem(name)
+    net, x, prop = problem(name)
     none = torch.arange(0)
-    units, margins = SDP().solve(net, x[none], Ball(2, 0.1), asked.restrict(none))
+    units, margins = SDP().solve(net, x[none], Ball(2, 0.1), prop.restrict(none))
     assert margins.shape == (0, net.classes - 1)
     assert all(within.lower.shape[0] == 0 for within in units.inputs.values())
 
@@ -110,7 +110,7 @@ def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[B
 def test_inequality_of_one_layer(seed: int, units: int, slope: float) -> None:
     """c' phi(z) >= g' z + what is paid, at points all over the ball cut with the box and at those descent leads to."""
     lines, rows, slopes = layer(seed, units, slope)
-    back, paid, _ = lines.pull(rows)
+    back, paid, _ = lines.pull_back(rows)
     torch.testing.assert_close(back, rows * slopes)
     ball = Ball(2, lines.reach, box=(lines.low[0] + lines.centre[0], lines.high[0] + lines.centre[0]))
     z = ball.sample(lines.centre, torch.Generator().manual_seed(seed), 2000)[0]
@@ -135,7 +135,7 @@ def test_inequality_of_one_layer(seed: int, units: int, slope: float) -> None:
 def test_without_the_box_it_is_sdp_crowns_bound(seed: int, units: int) -> None:
     """At least what the published formula gives at any lam, and no more than at its best: the search for lam works."""
     lines, rows, slopes = layer(seed, units, 0.0, wide=True)
-    paid = lines.pull(rows)[1][0]
+    paid = lines.pull_back(rows)[1][0]
     c, g, centre = rows[0], (rows * slopes)[0], lines.centre[0]
 
     def formula(lam: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def test_with_a_ball_around_the_box_it_is_the_box_alone(seed: int, units: int, s
     far = replace(lines, reach=torch.full((1,), 1e3, dtype=torch.float64))
     low, high = lines.low + lines.centre, lines.high + lines.centre
     ends = torch.minimum((rows * (slope - slopes)) * low[:, None], (rows * (1 - slopes)) * high[:, None]).clamp(max=0)
-    torch.testing.assert_close(far.pull(rows)[1], ends.sum(2), rtol=0, atol=1e-8)
+    torch.testing.assert_close(far.pull_back(rows)[1], ends.sum(2), rtol=0, atol=1e-8)
 
 
 def small_network(depth: int, width: int, seed: int = 0) -> Network:
@@ -179,9 +179,9 @@ def test_small_norms_are_where_it_gains(depth: int, share: float) -> None:
     """What a margin loses over the ball is bounded much closer than by crown, and closer than by lipschitz."""
     net = small_network(depth, 100)
     x, ball = inputs(net, 4), Ball(2, 2.0, box=None)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     lost = [
-        float((asked.margins(net(x)) - method.solve(net, x, ball, asked)[1]).detach().mean())
+        float((prop.margins(net(x)) - method.solve(net, x, ball, prop)[1]).detach().mean())
         for method in (SDP(), CROWN(), Lipschitz())
     ]
     assert lost[0] < share * lost[1]
@@ -190,8 +190,8 @@ def test_small_norms_are_where_it_gains(depth: int, share: float) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "residual", "leaky", "dead windows"])
 def test_more_steps_never_lose(name: str) -> None:
-    net, x, asked = problem(name)
-    few, many = (SDP(steps=steps).solve(net, x, Ball(2, 0.4), asked)[1] for steps in (2, 7))
+    net, x, prop = problem(name)
+    few, many = (SDP(steps=steps).solve(net, x, Ball(2, 0.4), prop)[1] for steps in (2, 7))
     assert bool((many >= few).all())
     assert bool((many > few + 1e-4).any())
 
@@ -199,15 +199,15 @@ def test_more_steps_never_lose(name: str) -> None:
 @pytest.mark.parametrize("name", ["fc deep", "cnn colour", "max pool"])
 def test_pieces_are_the_same_as_the_whole(name: str) -> None:
     """A small budget cuts batch, rows and units into pieces; each example alone is the same as in the batch."""
-    net, x, asked = problem(name)
+    net, x, prop = problem(name)
     ball = Ball(2, torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64))
     method = SDP(steps=3)
-    units, whole = method.solve(net, x, ball, asked)
+    units, whole = method.solve(net, x, ball, prop)
     tiny = SDP(steps=3, budget=2**15)
-    start, lines = tiny.solve(net, x, ball, asked)[0], units
+    start, lines = tiny.solve(net, x, ball, prop)[0], units
     for i in range(3):
         one = slice(i, i + 1)
-        alone = method.solve(net, x[one], ball.restrict(one), asked.restrict(one))[1]
+        alone = method.solve(net, x[one], ball.restrict(one), prop.restrict(one))[1]
         torch.testing.assert_close(alone, whole[one], rtol=1e-6, atol=1e-8)
     for index, within in lines.inputs.items():
         # What fills up the rows of a piece differs, so that some stable units are bounded more closely: never an unstable one.
@@ -217,39 +217,39 @@ def test_pieces_are_the_same_as_the_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["linear", "fc", "cnn", "max pool"])
 def test_nothing_moves_in_a_ball_of_one_point(name: str) -> None:
-    net, x, asked = problem(name)
-    _, margins = SDP(steps=2).solve(net, x, Ball(2, 0.0), asked)
-    torch.testing.assert_close(margins, asked.margins(net(x)), rtol=0, atol=1e-8)
+    net, x, prop = problem(name)
+    _, margins = SDP(steps=2).solve(net, x, Ball(2, 0.0), prop)
+    torch.testing.assert_close(margins, prop.margins(net(x)), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["fc deep", "leaky", "max pool"])
 def test_float32(name: str) -> None:
-    net, x, asked = problem(name)
+    net, x, prop = problem(name)
     single, ball = network(name, torch.float32), Ball(2, 0.2)
-    units, margins = SDP(steps=3).solve(single, x.float(), ball, asked.to(torch.float32))
+    units, margins = SDP(steps=3).solve(single, x.float(), ball, prop.to(torch.float32))
     assert margins.dtype == units.logits.lower.dtype == torch.float32
-    wide = SDP(steps=3).solve(net, x, ball, asked)[1]
+    wide = SDP(steps=3).solve(net, x, ball, prop)[1]
     torch.testing.assert_close(margins.double(), wide, rtol=5e-3, atol=5e-3)
-    assert bool((margins.double() <= least_margins(net, x, ball, asked) + 1e-5).all())
+    assert bool((margins.double() <= least_margins(net, x, ball, prop) + 1e-5).all())
 
 
 def test_weights_are_left_as_they_were() -> None:
-    net, x, asked = problem("fc")
+    net, x, prop = problem("fc")
     net.module[1].weight.requires_grad_(False)  # type: ignore[index]
     before = [weight.requires_grad for weight in net.parameters()]
     with torch.no_grad():  # as a certificate is computed
-        margins = SDP(steps=2).solve(net, x, Ball(2, 0.3), asked)[1]
+        margins = SDP(steps=2).solve(net, x, Ball(2, 0.3), prop)[1]
     assert [weight.requires_grad for weight in net.parameters()] == before
     assert all(weight.grad is None for weight in net.parameters())
     assert not margins.requires_grad
 
 
 def test_an_unbounded_ball_proves_nothing_it_should_not() -> None:
-    net, x, asked = problem("fc deep")
-    margins = SDP(steps=1).solve(net, x, Ball(2, math.inf, box=None), asked)[1]
+    net, x, prop = problem("fc deep")
+    margins = SDP(steps=1).solve(net, x, Ball(2, math.inf, box=None), prop)[1]
     far = 1e3 * torch.randn(20000, 1, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert not bool(margins.isnan().any())
-    assert bool((margins <= asked.margins(net(far)[:, None].expand(-1, 3, -1)).amin(0)).all())
+    assert bool((margins <= prop.margins(net(far)[:, None].expand(-1, 3, -1)).amin(0)).all())
 
 
 @pytest.mark.parametrize("wrong", [{"steps": -1}, {"rate": 0.0}])
@@ -260,15 +260,15 @@ def test_parameters_are_checked(wrong: dict[str, float]) -> None:
 
 def test_a_clock_ends_the_search_and_not_the_bound() -> None:
     """Without a second to spare it is still no less than crown and lipschitz, and sound; with time it is more."""
-    net, x, asked = problem("cnn")
+    net, x, prop = problem("cnn")
     ball = Ball(2, 0.4)
     least, stopped, whole = (
-        least_margins(net, x, ball, asked),
-        SDP(seconds=0).solve(net, x, ball, asked)[1],
-        SDP().solve(net, x, ball, asked)[1],
+        least_margins(net, x, ball, prop),
+        SDP(seconds=0).solve(net, x, ball, prop)[1],
+        SDP().solve(net, x, ball, prop)[1],
     )
     for cheaper in (CROWN(), Lipschitz()):
-        assert bool((stopped >= cheaper.solve(net, x, ball, asked)[1]).all())
+        assert bool((stopped >= cheaper.solve(net, x, ball, prop)[1]).all())
     assert bool((stopped <= least + 1e-12).all())
     assert bool((whole >= stopped - 1e-9).all())
     assert bool((whole > stopped + 1e-6).any())

@@ -10,7 +10,7 @@ from torch import nn
 
 import relucert as rc
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.split_bounds import Problems, climb
+from relucert.bounding.split_bounds import Problems, ascend
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
@@ -43,11 +43,11 @@ def test_verdicts_agree_with_exact_distances(name, p):
         found = rc.certify(net, x, y, ball, BaB(nodes=300))
         assert set(found.verdict) <= {truth, Verdict.UNKNOWN}
         decided += sum(verdict is truth for verdict in found.verdict)
-        broken = found.which(Verdict.VULNERABLE)
-        if bool(broken.any()):
+        falsified = found.which(Verdict.VULNERABLE)
+        if bool(falsified.any()):
             assert found.witness is not None
-            assert bool((net.predict(found.witness[broken]) != y[broken]).all())
-            assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+            assert bool((net.predict(found.witness[falsified]) != y[falsified]).all())
+            assert bool(ball.restrict(falsified).contains(x[falsified], found.witness[falsified]).all())
     if p != 2.0 and name in ("fc", "fc deep"):  # at the last leaves in l2 something may stay open, elsewhere nodes end
         assert decided == 3 * len(x)
 
@@ -84,31 +84,31 @@ def test_points_do_not_depend_on_who_shares_the_batch():
     x = inputs(net, 6)
     y = net.predict(x)
     ball = rc.Ball(math.inf, torch.tensor([0.05, 0.1, 0.2, 0.3, 0.1, 0.4]).double())
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     method = BaB(nodes=300, batch=16)
-    together = branch_and_bound(net, net, x, ball, asked, method)
+    together = branch_and_bound(net, net, x, ball, prop, method)
     for place in range(6):
         one = torch.tensor([place])
-        alone = branch_and_bound(net, net, x[one], ball.restrict(one), asked.restrict(one), method)
+        alone = branch_and_bound(net, net, x[one], ball.restrict(one), prop.restrict(one), method)
         assert bool(alone.proved) == bool(together.proved[place])
-        assert bool(alone.broken) == bool(together.broken[place])
+        assert bool(alone.falsified) == bool(together.falsified[place])
 
 
 def test_limits_end_the_search_and_say_so():
     net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
     x = inputs(net, 8)
     y = net.predict(x)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     ball = rc.Ball(math.inf, 0.1)
-    few = branch_and_bound(net, net, x, ball, asked, BaB(nodes=1))
-    undecided = ~(few.proved | few.broken)
+    few = branch_and_bound(net, net, x, ball, prop, BaB(nodes=1))
+    undecided = ~(few.proved | few.falsified)
     assert bool(undecided.any())
-    late = branch_and_bound(net, net, x, ball, asked, BaB(), deadline=0.0)
+    late = branch_and_bound(net, net, x, ball, prop, BaB(), deadline=0.0)
     assert not bool(late.proved[undecided].any())
     found = rc.certify(net, x, y, ball, "bab(nodes=1)")
     assert all((found.verdict[i] is Verdict.UNKNOWN) == bool(undecided[i]) for i in range(8))
-    whole = branch_and_bound(net, net, x, ball, asked, BaB())
-    assert bool((whole.proved | whole.broken).all())
+    whole = branch_and_bound(net, net, x, ball, prop, BaB())
+    assert bool((whole.proved | whole.falsified).all())
     assert int(whole.nodes.sum()) > int(few.nodes.sum())
 
 
@@ -134,8 +134,8 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     x = inputs(net, 3)
     y = net.predict(x)
     ball = rc.Ball(math.inf, 0.3)
-    asked = class_stays(y, net.classes, dtype=torch.float64).restrict(slice(None))
-    one = Property(asked.rows[:, :1], asked.offsets[:, :1])
+    prop = class_stays(y, net.classes, dtype=torch.float64).restrict(slice(None))
+    one = Property(prop.rows[:, :1], prop.offsets[:, :1])
     units = CROWN().units(net, x, ball)
     relus = [node for node in net.switches if node.kind == "relu"]
     signs = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
@@ -144,7 +144,7 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     def margin(slope):
         slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
         betas = {index: torch.zeros_like(value) for index, value in slopes.items()}
-        return climb(
+        return ascend(
             net, problems, slopes, betas, steps=0, rate=0.1, goal=x.new_zeros(3), unit=x.new_zeros(3), candidates=1,
             reach={index: torch.zeros_like(value) for index, value in slopes.items()},
         ).margin  # fmt: skip
@@ -161,12 +161,12 @@ def test_more_candidates_than_units():
     """What is worth a split has a place for every candidate, however few units there are: points share what is kept."""
     net = network("fc")
     x = inputs(net, 2)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    one, ball = Property(asked.rows[:, :1], asked.offsets[:, :1]), rc.Ball(math.inf, 0.2)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, ball = Property(prop.rows[:, :1], prop.offsets[:, :1]), rc.Ball(math.inf, 0.2)
     within = CROWN().units(net, x, ball).inputs
     slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
     signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
-    found = climb(
+    found = ascend(
         net, Problems(x, ball, one, within, signs), slopes, slopes, steps=0, rate=0.1, goal=x.new_zeros(2),
         unit=x.new_zeros(2), candidates=500, reach=slopes,
     )  # fmt: skip
@@ -198,8 +198,8 @@ def test_programs_of_leaves_over_a_whole_box():
     """With eps = inf the set is the box in every norm, and the programs have the same optimum."""
     net = network("fc")
     x = inputs(net, 1)
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    one, margins = Property(asked.rows[:, :1], asked.offsets[:, :1]), []
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    one, margins = Property(prop.rows[:, :1], prop.offsets[:, :1]), []
     for p in (1.0, math.inf):
         ball = rc.Ball(p, math.inf)
         within = CROWN().units(net, x, ball).inputs
@@ -246,11 +246,11 @@ def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
     ball = rc.Ball(p, size * torch.tensor([0.1, 0.4, 0.7, 1.0, 1.3]))
     found = rc.certify(net, x, y, ball, "bab")
     assert Verdict.UNKNOWN not in found.verdict
-    broken = found.which(Verdict.VULNERABLE)
-    if bool(broken.any()):
+    falsified = found.which(Verdict.VULNERABLE)
+    if bool(falsified.any()):
         assert found.witness is not None
-        assert bool((net.predict(found.witness[broken]) != y[broken]).all())
-        assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+        assert bool((net.predict(found.witness[falsified]) != y[falsified]).all())
+        assert bool(ball.restrict(falsified).contains(x[falsified], found.witness[falsified]).all())
     attacked = rc.attack(net, x, y, ball, rc.APGD(steps=30, restarts=2)).success
     assert not bool((attacked & found.which(Verdict.ROBUST)).any())
     if p in (1.0, math.inf):
@@ -323,16 +323,16 @@ def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkey
     net = network("max pool", dtype)
     double = network("max pool")
     x = inputs(double, 2)
-    asked = class_stays(double.predict(x), 3, dtype=torch.float64)
+    prop = class_stays(double.predict(x), 3, dtype=torch.float64)
     seen = []
 
-    def error(given, x, ball, inputs, asked, kind):
+    def error(given, x, ball, inputs, prop, kind):
         seen.append((given, set(inputs), kind))
-        return bab.evaluation_error_(given, x, ball, inputs, asked, kind)
+        return bab.evaluation_error_(given, x, ball, inputs, prop, kind)
 
     monkeypatch.setattr(bab, "evaluation_error_", bab.evaluation_error, raising=False)
     monkeypatch.setattr(bab, "evaluation_error", error)
-    branch_and_bound(net, double, x, rc.Ball(math.inf, 0.05), asked, BaB(nodes=1))
+    branch_and_bound(net, double, x, rc.Ball(math.inf, 0.05), prop, BaB(nodes=1))
     ((given, nodes, kind),) = seen
     assert given is double
     assert nodes == {node.index for node in double.switches}

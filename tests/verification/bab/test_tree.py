@@ -22,8 +22,8 @@ from zoo import inputs, network, randomised
 
 def asked_of(net: Network, x: Tensor, eps: Tensor, p: float, method: BaB, **given) -> Outcome:
     """Branch and bound about the predicted class."""
-    asked = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    return branch_and_bound(net, net, x, Ball(p, eps, (0.0, 1.0)), asked, method, **given)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    return branch_and_bound(net, net, x, Ball(p, eps, (0.0, 1.0)), prop, method, **given)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_verdicts_of_smaller_balls_are_the_same_from_a_tree(name, p):
         trees = wide.trees
         for factor, fresh in fresh_of.items():
             grown = asked_of(net, x, factor * upper, p, BaB(nodes=60), trees=trees)
-            assert not bool((grown.proved & fresh.broken).any())
-            assert not bool((grown.broken & fresh.proved).any())
+            assert not bool((grown.proved & fresh.falsified).any())
+            assert not bool((grown.falsified & fresh.proved).any())
             assert not bool((grown.proved & (upper * factor > reach.upper * (1 + 1e-9))).any())
             points = (~grown.proved).nonzero()[:, 0].tolist()
             assert set(grown.trees) <= set(points)
@@ -58,14 +58,14 @@ def test_open_leaves_cover_all_that_is_not_proved():
     eps = rc.minimal_attack(net, x, p=math.inf, method="best").distance * 1.5
     y = net.predict(x)
     ball = Ball(math.inf, eps, (0.0, 1.0))
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     seen = 0
     for nodes in (1, 5, 30, 200):
-        found = branch_and_bound(net, net, x, ball, asked, BaB(nodes=nodes, descent=0))
+        found = branch_and_bound(net, net, x, ball, prop, BaB(nodes=nodes, descent=0))
         for _ in range(200):
             z = ball.sample(x, generator)
-            margins = asked.margins(net(z))
+            margins = prop.margins(net(z))
             pattern = torch.cat([part.flatten(1) for part in net.pattern(z)], 1)
             for point, row in (margins < 0).nonzero().tolist():
                 tree = found.trees[point]
@@ -123,8 +123,8 @@ def test_trees_serve_smaller_balls_only(monkeypatch):
     seen: list[tuple[float, float]] = []
     real = narrowing.branch_and_bound
 
-    def watched(net, double, x, ball, asked, method, *, limit, trees):
-        found = real(net, double, x, ball, asked, method, limit=limit, trees=trees)
+    def watched(net, double, x, ball, prop, method, *, limit, trees):
+        found = real(net, double, x, ball, prop, method, limit=limit, trees=trees)
         radii = ball.radii(x)
         for place, tree in trees.items():
             seen.append((float(radii[place]), made[id(tree)]))

@@ -48,11 +48,11 @@ def test_verdicts_agree_with_branch_and_bound(name, p):
     if p != 2:  # elsewhere the clock may end it
         assert Verdict.UNKNOWN not in found.verdict
     assert bool((found.margin[found.which(Verdict.ROBUST)] > 0).all())
-    broken = found.which(Verdict.VULNERABLE)
-    if bool(broken.any()):
+    falsified = found.which(Verdict.VULNERABLE)
+    if bool(falsified.any()):
         assert found.witness is not None
-        assert bool((net.predict(found.witness[broken]) != y[broken]).all())
-        assert bool(ball.restrict(broken).contains(x[broken], found.witness[broken]).all())
+        assert bool((net.predict(found.witness[falsified]) != y[falsified]).all())
+        assert bool(ball.restrict(falsified).contains(x[falsified], found.witness[falsified]).all())
 
 
 @pytest.mark.parametrize("name", ["fc deep", "max pool"])
@@ -187,20 +187,20 @@ def test_no_time_means_unknown():
     net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
     x = inputs(net, 8)
     y = net.predict(x)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     ball = rc.Ball(math.inf, 0.1)
-    late = mixed_integer(net, net, x, ball, asked, rc.MIP(), deadline=0.0)
-    whole = mixed_integer(net, net, x, ball, asked, rc.MIP())
-    assert bool((whole.proved | whole.broken).all())
-    undecided = ~(late.proved | late.broken)
+    late = mixed_integer(net, net, x, ball, prop, rc.MIP(), deadline=0.0)
+    whole = mixed_integer(net, net, x, ball, prop, rc.MIP())
+    assert bool((whole.proved | whole.falsified).all())
+    undecided = ~(late.proved | late.falsified)
     assert bool(undecided.any())
     assert bool((whole.nodes[undecided] > 0).any())
     none = rc.certify(net, x, y, ball, rc.MIP(), timeout=1e-9)
     assert all(verdict in (Verdict.UNKNOWN, Verdict.ROBUST) for verdict in none.verdict)
     assert Verdict.UNKNOWN in none.verdict
-    short = mixed_integer(net, net, x, ball, asked, rc.MIP(seconds=1e-9))
-    assert not bool((short.proved & whole.broken).any())
-    assert bool((~(short.proved | short.broken)).any())
+    short = mixed_integer(net, net, x, ball, prop, rc.MIP(seconds=1e-9))
+    assert not bool((short.proved & whole.falsified).any())
+    assert bool((~(short.proved | short.falsified)).any())
 
 
 def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
@@ -209,8 +209,8 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
     x = inputs(net, 2)
     y = net.predict(x)
     ball = rc.Ball(math.inf, 0.3)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
-    nothing = mixed_integer(net, net, x, ball, asked, rc.MIP(), deadline=0.0)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
+    nothing = mixed_integer(net, net, x, ball, prop, rc.MIP(), deadline=0.0)
     unknown = ~nothing.proved
     assert bool(unknown.any())
     for status in ("failed", "target", "optimal"):
@@ -221,10 +221,10 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
                     status, -math.inf, np.full(len(problem.cost), wild)
                 ),
             )  # fmt: skip
-            found = mixed_integer(net, net, x, ball, asked, rc.MIP())
+            found = mixed_integer(net, net, x, ball, prop, rc.MIP())
             assert not bool(found.proved[unknown].any())
             if wild != 1e9:  # far away, put back into the ball, is a point as good as any
-                assert not bool(found.broken.any())
+                assert not bool(found.falsified.any())
             claimed, _, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), x.new_full((2,), 0.3))
             assert bool((claimed[unknown] == 0).all())
 

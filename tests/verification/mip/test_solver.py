@@ -146,9 +146,9 @@ def test_the_allowance_is_the_tolerance_times_all_widths():
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_numbers_that_are_none_are_an_answer_not_a_proof(name, wrong):
     one, problem = solver(name), random_problem(0)
-    broken = replace(problem, rows=csr_array(np.where(problem.rows.toarray() == 0, 0, wrong)))
+    falsified = replace(problem, rows=csr_array(np.where(problem.rows.toarray() == 0, 0, wrong)))
     for other in (
-        broken,
+        falsified,
         replace(problem, cost=problem.cost * wrong),
         replace(problem, row_upper=problem.row_upper * math.nan),
     ):

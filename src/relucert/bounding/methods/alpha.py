@@ -12,8 +12,8 @@ from torch import Tensor
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.preactivations import UnitBounds, Walks, tightened
-from relucert.bounding.propagation import pull
-from relucert.bounding.relaxation import Lines, relax
+from relucert.bounding.propagation import pull_back
+from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
@@ -54,18 +54,18 @@ class Alpha(AfterCROWN):
         return self._refined(net, bounds, x, ball) if self.inner else bounds
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The units' bounds after the `inner` steps, and the best margins of the others."""
         known = known.detach()
         with torch.no_grad():
-            best = crown_margins(net, known, x, ball, asked)
+            best = crown_margins(net, known, x, ball, prop)
             if self.inner:
                 known = self._refined(net, known, x, ball)
-                best = torch.maximum(best, crown_margins(net, known, x, ball, asked))
+                best = torch.maximum(best, crown_margins(net, known, x, ball, prop))
         last = len(net.graph) - 1
-        found = self._climb(net, last, asked.rows, known, x, ball, best - asked.offsets, self.steps)
-        return known, found + asked.offsets
+        found = self._ascend(net, last, prop.rows, known, x, ball, best - prop.offsets, self.steps)
+        return known, found + prop.offsets
 
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
@@ -85,13 +85,13 @@ class Alpha(AfterCROWN):
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
                     none = rows.new_full(rows.shape[:2], -math.inf)
-                    ends = self._climb(net, source, rows, here, x[batch], ball.restrict(batch), none, self.inner)
+                    ends = self._ascend(net, source, rows, here, x[batch], ball.restrict(batch), none, self.inner)
                     below, above = ends.split(units.shape[1], 1)
                     low, high = tightened(low, high, batch, units, mine, below, -above, True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
         return UnitBounds(inputs, bounds.logits)
 
-    def _climb(
+    def _ascend(
         self, net: Network, node: int, rows: Tensor, bounds: UnitBounds, x: Tensor, ball: Ball, best: Tensor, steps: int
     ) -> Float[Tensor, " batch rows"]:
         """The best lower bounds of functionals of a node seen while the slopes below it climb."""
@@ -99,12 +99,12 @@ class Alpha(AfterCROWN):
         below = [relu for relu in net.relus if relu.index <= node]
         for relu in below:
             lines = starts[relu.index]
-            assert isinstance(lines, Lines)
+            assert isinstance(lines, ReLURelaxation)
             start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *relu.shape)
             slopes[relu.index] = start.clone().requires_grad_()
         fixed = {index: lines for index, lines in starts.items() if index <= node and index not in slopes}
         if not slopes:
-            return torch.maximum(best, pull(net.graph, node, rows, fixed).minimum(x, ball).detach())
+            return torch.maximum(best, pull_back(net.graph, node, rows, fixed).minimum(x, ball).detach())
         optimiser = torch.optim.Adam(slopes.values(), lr=self.rate)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
         frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
@@ -116,7 +116,7 @@ class Alpha(AfterCROWN):
                     lines = dict(fixed)
                     for relu in below:
                         lines[relu.index] = relax(relu.op, bounds.inputs[relu.index], slopes[relu.index])
-                    found = pull(net.graph, node, rows, lines).minimum(x, ball)
+                    found = pull_back(net.graph, node, rows, lines).minimum(x, ball)
                     optimiser.zero_grad(set_to_none=True)
                     (-found.sum()).backward()
                 best = torch.fmax(best, found.detach())

@@ -11,7 +11,7 @@ from torch import Tensor
 from relucert.bounding.base import Bounding
 from relucert.bounding.methods.ibp import interval_margins
 from relucert.bounding.preactivations import BUDGET, UnitBounds, unit_bounds
-from relucert.bounding.propagation import pull
+from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import Rule
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
@@ -33,10 +33,10 @@ class CROWN(Bounding):
         return unit_bounds(net, x, ball, "adaptive", budget=self.budget)
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The margins; differentiable in the weights."""
-        return known, crown_margins(net, known, x, ball, asked)
+        return known, crown_margins(net, known, x, ball, prop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +56,21 @@ class AfterCROWN(Bounding):
 
 
 def crown_margins(
-    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """The margins from known bounds of the units: the best of adaptive slopes, flat slopes and intervals."""
     last = len(net.graph) - 1
     rules: tuple[Rule, ...] = "adaptive", "flat"
     found = [
-        pull(net.graph, last, asked.rows, bounds.relaxed(net, rule)).minimum(x, ball) + asked.offsets for rule in rules
+        pull_back(net.graph, last, prop.rows, bounds.relaxed(net, rule)).minimum(x, ball) + prop.offsets
+        for rule in rules
     ]
-    return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, asked))
+    return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, prop))
 
 
 def mixed_margins(
-    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """One backward walk with adaptive slopes from the units' bounds, whoever found them: with intervals, CROWN-IBP."""
-    found = pull(net.graph, len(net.graph) - 1, asked.rows, bounds.relaxed(net, "adaptive"))
-    return found.minimum(x, ball) + asked.offsets
+    found = pull_back(net.graph, len(net.graph) - 1, prop.rows, bounds.relaxed(net, "adaptive"))
+    return found.minimum(x, ball) + prop.offsets

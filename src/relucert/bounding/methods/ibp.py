@@ -28,19 +28,19 @@ class IBP(Bounding):
         return unit_bounds(net, x, ball, None)
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The margins; differentiable in the weights."""
-        return known, interval_margins(net, known, x, ball, asked)
+        return known, interval_margins(net, known, x, ball, prop)
 
 
 def interval_margins(
-    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property
+    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """The margins from the intervals of the node before the logits: the property's rows go through the last matrix."""
     last = net.graph[-1]
     if not isinstance(last.op, Affine) or len(last.inputs) != 1:
-        return _over(bounds.logits, asked.rows) + asked.offsets
+        return _over(bounds.logits, prop.rows) + prop.offsets
     source = last.inputs[0]
     if source in bounds.inputs:
         known = {net.graph[source].inputs[0]: bounds.inputs[source]}
@@ -48,11 +48,11 @@ def interval_margins(
     elif source == 0:
         within = Interval(*ball.hull(x))
     else:  # something else stands between the last switch and the logits
-        return _over(bounds.logits, asked.rows) + asked.offsets
-    batch, specs = asked.rows.shape[:2]
-    rows = last.op.transpose(asked.rows.flatten(0, 1))[0].reshape(batch, specs, *net.graph[source].shape)
+        return _over(bounds.logits, prop.rows) + prop.offsets
+    batch, specs = prop.rows.shape[:2]
+    rows = last.op.transpose(prop.rows.flatten(0, 1))[0].reshape(batch, specs, *net.graph[source].shape)
     offset = last.op.apply(x.new_zeros(1, *net.graph[source].shape))[0]
-    return _over(within, rows) + asked.rows @ offset + asked.offsets
+    return _over(within, rows) + prop.rows @ offset + prop.offsets
 
 
 def _over(within: Interval, rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relucert.bounding.base import Bounding
 from relucert.bounding.preactivations import BUDGET, UnitBounds, unit_bounds
-from relucert.bounding.propagation import pull
+from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -32,8 +32,8 @@ class KW(Bounding):
         return unit_bounds(net, x, ball, "parallel", intervals=self.intervals, budget=self.budget)
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The margins; differentiable in the weights."""
-        found = pull(net.graph, len(net.graph) - 1, asked.rows, known.relaxed(net, "parallel"))
-        return known, found.minimum(x, ball) + asked.offsets
+        found = pull_back(net.graph, len(net.graph) - 1, prop.rows, known.relaxed(net, "parallel"))
+        return known, found.minimum(x, ball) + prop.offsets

@@ -72,11 +72,11 @@ class Lipschitz(Bounding):
         return (IBP() if self.inner == "ibp" else CROWN(budget=self.budget)).units(net, x, ball)
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The bounds of the units by how far they move, and the margins by how far the last ones do."""
         moved = deviations(net, x, ball, known)
-        return moved.bounds(), lipschitz_margins(net, moved, x, ball, asked)
+        return moved.bounds(), lipschitz_margins(net, moved, x, ball, prop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +175,12 @@ class _Movement(ForwardRule[_State]):
 
 @torch.no_grad()
 def lipschitz_margins(
-    net: Network, moved: Deviations, x: Tensor, ball: Ball, asked: Property
+    net: Network, moved: Deviations, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """The margins: the property's rows as functionals of the roots, each over a ball of l2 cut with a box."""
     last = len(net.graph) - 1
-    total = (asked.rows @ net.logits(x).unsqueeze(2)).squeeze(2) + asked.offsets
-    for root, rows in to_roots(net.graph, last, asked.rows).items():
+    total = (prop.rows @ net.logits(x).unsqueeze(2)).squeeze(2) + prop.offsets
+    for root, rows in to_roots(net.graph, last, prop.rows).items():
         if root == 0:
             total = total + ball.minimum(x, rows).value
             continue

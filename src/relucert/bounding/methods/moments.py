@@ -38,7 +38,7 @@ from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN, AfterCROWN
 from relucert.bounding.minimiser import minimised
 from relucert.bounding.preactivations import UnitBounds
-from relucert.bounding.propagation import Relaxations, pull
+from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Kept
 from relucert.bounding.rounding import evaluation_error, largest_inputs
 from relucert.bounding.spectral import SIDE, affine_part, gamma, top_bounds
@@ -88,23 +88,23 @@ class Moments(AfterCROWN):
 
     @torch.no_grad()
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The known bounds of the units, and the margins: alpha's, and better ones where these prove nothing."""
-        bounds, best = Alpha(budget=self.budget).proceed(net, known, x, ball, asked)
+        bounds, best = Alpha(budget=self.budget).proceed(net, known, x, ball, prop)
         best = best.detach().clone()
         if net.dtype != torch.float64:
             ball = ball.beside(x)
-            net, x, asked = copy.deepcopy(net).double(), x.double(), asked.to(torch.float64)
+            net, x, prop = copy.deepcopy(net).double(), x.double(), prop.to(torch.float64)
             precise = self.start(net, x, ball)
         else:
             precise = bounds
         layer = _Layer.of(net)
         if layer is None or len(x) == 0:
             return bounds, best
-        tail = _tail(net, layer, precise, x, ball, asked)
+        tail = _tail(net, layer, precise, x, ball, prop)
         # What alpha proves by twice as much as a network of float32 asks for needs no more.
-        open_ = ~(best > 2 * evaluation_error(net, x, ball, precise.inputs, asked, torch.float32).to(best))
+        open_ = ~(best > 2 * evaluation_error(net, x, ball, precise.inputs, prop, torch.float32).to(best))
         until = time.monotonic() + self.seconds
         for point in open_.any(1).nonzero()[:, 0].tolist():
             if time.monotonic() >= until:
@@ -138,11 +138,11 @@ class _Layer:
         return _Layer(indices, matrices) if indices else None
 
 
-def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball, asked: Property) -> _Tail:
+def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property) -> _Tail:
     """Walk from the property to the first layer, with CROWN's lines on the way."""
     kept = {node.index: Kept.of(node, bounds.inputs[node.index]) for node in net.relus if node.index in layer.indices}
     lines = cast(Relaxations, {**bounds.relaxed(net, "adaptive"), **kept})
-    found = pull(net.graph, len(net.graph) - 1, asked.rows, lines)
+    found = pull_back(net.graph, len(net.graph) - 1, prop.rows, lines)
     low, high = (side.flatten(1) for side in ball.hull(x))
     round_ = ball.p <= 2 and bool(ball.radii(x).isfinite().all())
     middle = x.flatten(1) if round_ else (low + high) / 2
@@ -156,7 +156,7 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
     for index in layer.indices:
         seen = kept[index].taken()
         if seen is None:
-            seen = x.new_zeros(*asked.rows.shape[:2], *net.graph[index].shape)
+            seen = x.new_zeros(*prop.rows.shape[:2], *net.graph[index].shape)
         weights.append(seen.flatten(2))
         leaks.append(seen.new_full((math.prod(net.graph[index].shape),), kept[index].leak))
     return _Tail(
@@ -164,7 +164,7 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
         torch.cat([kept[index].unstable.flatten(1) for index in layer.indices], 1),
         torch.cat([values[place].flatten(1) for place in places], 1),
         torch.cat([sizes[index].flatten(1) for index in layer.indices], 1),
-        found.rows.flatten(2), found.low + asked.offsets,
+        found.rows.flatten(2), found.low + prop.offsets,
         middle, radius * (1 + gamma(8)), round_, unit,
     )  # fmt: skip
 

@@ -34,8 +34,8 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
 from relucert.bounding.preactivations import UnitBounds, Walks, tightened
-from relucert.bounding.propagation import Relaxations, pull
-from relucert.bounding.relaxation import Lines, relax
+from relucert.bounding.propagation import Relaxations, pull_back
+from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
@@ -88,27 +88,27 @@ class SDP(AfterCROWN):
         return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds()
 
     def proceed(
-        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, asked: Property
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
         """The bounds of the units by walks with balls, and the margins after all steps."""
         with torch.no_grad():
-            best = crown_margins(net, known, x, ball, asked)
+            best = crown_margins(net, known, x, ball, prop)
             until = time.monotonic() + self.seconds
             moves = self._moved(net, x, ball, known, until)
             for one in moves:
-                best = torch.maximum(best, lipschitz_margins(net, one, x, ball, asked))
+                best = torch.maximum(best, lipschitz_margins(net, one, x, ball, prop))
             moved = moves[-1]
             bounds = moved.bounds()
-            best = torch.maximum(best, crown_margins(net, bounds, x, ball, asked))
+            best = torch.maximum(best, crown_margins(net, bounds, x, ball, prop))
         inner = sum(math.prod(node.shape) for node in net.switches) + math.prod(net.input_shape)
         rows = max(1, self.budget // (_CLIMB * x.element_size() * inner))
-        examples = max(1, rows // asked.rows.shape[1])
+        examples = max(1, rows // prop.rows.shape[1])
         for batch in torch.arange(len(x), device=x.device).split(examples):
             balls, here = ball_relaxations(net, moved, batch, _ROUNDS), ball.restrict(batch)
-            for some in torch.arange(asked.rows.shape[1], device=x.device).split(rows):
-                part = Property(asked.rows[batch][:, some], asked.offsets[batch][:, some])
+            for some in torch.arange(prop.rows.shape[1], device=x.device).split(rows):
+                part = Property(prop.rows[batch][:, some], prop.offsets[batch][:, some])
                 place = (batch[:, None], some[None])
-                best[place] = torch.maximum(best[place], self._climb(net, balls, x[batch], here, part, until))
+                best[place] = torch.maximum(best[place], self._ascend(net, balls, x[batch], here, part, until))
         return bounds, torch.where(best.isnan(), -math.inf, best)
 
     @torch.no_grad()
@@ -124,17 +124,17 @@ class SDP(AfterCROWN):
             found.append(deviations(net, x, ball, found[0].bounds(), refine, parts))
         return found
 
-    def _climb(
-        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, asked: Property, until: float
+    def _ascend(
+        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, prop: Property, until: float
     ) -> Float[Tensor, " batch specs"]:
         """The best margins seen while the slopes climb."""
-        rows, last = asked.rows.shape[1], len(net.graph) - 1
+        rows, last = prop.rows.shape[1], len(net.graph) - 1
         slopes: dict[int, tuple[Tensor, Tensor]] = {}
         for index, part in balls.items():
             if isinstance(part, BallLines) and bool(part.unstable.any()):
                 low, high = (side.unsqueeze(1).repeat(1, rows, *[1] * (side.dim() - 1)) for side in part.slopes)
                 slopes[index] = low.requires_grad_(), high.requires_grad_()
-        best = asked.rows.new_full(asked.rows.shape[:2], -math.inf)
+        best = prop.rows.new_full(prop.rows.shape[:2], -math.inf)
         if slopes:
             # Upper lines start at the chord, which is best for the box alone: they are led away from it with care.
             sides = zip(*slopes.values(), strict=True)
@@ -151,7 +151,7 @@ class SDP(AfterCROWN):
             for step in range(self.steps + 1 if slopes else 1):
                 with torch.set_grad_enabled(bool(slopes) and step < self.steps and time.monotonic() < until):
                     lines = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
-                    found = pull(net.graph, last, asked.rows, lines).minimum(x, ball) + asked.offsets
+                    found = pull_back(net.graph, last, prop.rows, lines).minimum(x, ball) + prop.offsets
                     loss = -found[found.isfinite()].sum()
                 best = torch.fmax(best, found.detach())
                 if not found.requires_grad:
@@ -196,7 +196,7 @@ class SDP(AfterCROWN):
                 break
             lines, here = ball_relaxations(net, moved, batch, _ROUNDS // 2), ball.restrict(batch)
             picked = one_hot(units, shape, x.dtype)
-            found = pull(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
+            found = pull_back(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
             below, above = torch.where(found.isnan(), -math.inf, found).split(units.shape[1], 1)
             low, high = tightened(low, high, batch, units, mine, below, -above, True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
@@ -239,7 +239,7 @@ class BallLines:
         )
         return replace(self, slopes=(low, high), by_row=True)
 
-    def pull(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
         """Functionals behind the node as functionals before it, with what must be added for a lower bound."""
         below, above = self.slopes if self.by_row else (side.unsqueeze(1) for side in self.slopes)
         slopes = torch.where(rows > 0, below, above)
@@ -350,7 +350,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
             continue
         within = moved.inputs[node.index].restrict(batch)
         lines = relax(node.op, within, "adaptive")
-        if isinstance(node.op, ReLU) and isinstance(lines, Lines):
+        if isinstance(node.op, ReLU) and isinstance(lines, ReLURelaxation):
             centre = moved.centres[node.index][batch]
             found[node.index] = BallLines(
                 node.op.slope,

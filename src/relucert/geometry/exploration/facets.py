@@ -219,23 +219,23 @@ class FacetExploration(Exploration):
         keys = keys.copy()
         upper = self.witnesses.distance[index].double().numpy()
         count = len(self.flips)
-        asked = np.isfinite(keys) & ~inside & (keys < upper[:, None])
+        prop = np.isfinite(keys) & ~inside & (keys < upper[:, None])
         for i, (b, name) in enumerate(zip(index.tolist(), called, strict=True)):
             seen = self.seen[b]
             if seen:
                 for entry in np.flatnonzero(np.isfinite(keys[i, :count])).tolist():
                     if self._flipped(name, entry) in seen:
                         keys[i, entry] = math.inf
-                        asked[i, entry] = False
-        asked &= ~self.blurred[index].numpy()[:, None]
+                        prop[i, entry] = False
+        prop &= ~self.blurred[index].numpy()[:, None]
         if rows.shape[1] * rows.shape[2] > TOGETHER:
             return keys, {}
-        example, entry = np.nonzero(asked)
+        example, entry = np.nonzero(prop)
         if len(example) == 0:
             return keys, {}
         x = self.x[index].flatten(1).numpy()
         below, above = x - self.low[index].flatten(1).numpy(), self.high[index].flatten(1).numpy() - x
-        rooms = below[example], above[example]
+        slacks = below[example], above[example]
         # The region's faces, and last the hyperplane in question.
         normals = np.concatenate((-rows[example, :count], rows[example, entry][:, None]), 1)
         radius = self._radius(index[example], keys[example, entry])
@@ -248,18 +248,18 @@ class FacetExploration(Exploration):
         centre = x[example]
         margins = limits - (normals @ centre[..., None])[..., 0]
         last = np.full(len(example), count)
-        found = least_distances(normals, margins, last, rooms)
-        wide = rooms[0] * (1.0 + EPS) + moved[:, None], rooms[1] * (1.0 + EPS) + moved[:, None]
+        found = least_distances(normals, margins, last, slacks)
+        wide = slacks[0] * (1.0 + EPS) + moved[:, None], slacks[1] * (1.0 + EPS) + moved[:, None]
         lower = certified_distances(normals, limits, found.multipliers, found.paid, centre, wide, self.p)
         lower = self._proved(lower, moved, radius, index[example])
-        if not np.isfinite(rooms).any():
+        if not np.isfinite(slacks).any():
             far = np.flatnonzero(lower > FAR * (1.0 + np.abs(centre).max(1)))
             empty = certified_empties(normals[far], limits[far], found.multipliers[far], last[far], centre[far])
             # Limits are widened for rounding within the radius alone, unless nothing is rounded.
             known = (row_errors[example[far[empty]]] == 0).all(1)
             lower[far[empty]] = np.where(known, math.inf, np.maximum(lower[far[empty]], radius[far[empty]]))
         keys[example, entry] = np.maximum(keys[example, entry], lower)
-        point = (centre + found.step).clip(centre - rooms[0], centre + rooms[1])
+        point = (centre + found.step).clip(centre - slacks[0], centre + slacks[1])
         with np.errstate(invalid="ignore"):
             size = (np.abs(normals) @ np.abs(point)[..., None])[..., 0]
             over = (normals @ point[..., None])[..., 0] - limits

@@ -77,7 +77,7 @@ def _pulled_norms(region: LinearRegion, faces: Faces, q: float, budget: int) -> 
         for units in torch.arange(faces.count, device=region.net.device).split(rows):
             chosen = units.expand(len(batch), -1)
             functionals = faces.functionals(part.patterns[place], chosen, found.dtype)
-            found[batch[:, None], units] = norm(part.map.pull(faces.source, functionals), q, 2)
+            found[batch[:, None], units] = norm(part.map.pull_back(faces.source, functionals), q, 2)
     return found
 
 

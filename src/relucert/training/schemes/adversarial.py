@@ -9,7 +9,7 @@ from torch import Tensor
 from relucert.attacks.pgd import PGD, ascend
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 class Adversarial:
@@ -18,8 +18,8 @@ class Adversarial:
     def __init__(self, ball: Ball, steps: int, share: float = 0.5):
         self.ball, self.attack, self.share = ball, PGD(steps=steps), share
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
-        mixed = self.mix(net, x, y, moment)
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        mixed = self.mix(net, x, y, context)
         logits = net(mixed)
         loss = F.cross_entropy(logits, y)
         moved = self.moved(len(x))
@@ -34,7 +34,7 @@ class Adversarial:
         """How many of a batch of `count` are adversarial."""
         return int(self.share * count)
 
-    def mix(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Tensor:
+    def mix(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Tensor:
         """The batch with its last ones moved by PGD."""
         clean = len(x) - self.moved(len(x))
         if clean == len(x):
@@ -43,7 +43,7 @@ class Adversarial:
         modes = [(part, part.training) for part in net.modules()]
         net.eval()
         try:
-            moved = ascend(net, x[clean:], y[clean:], self.ball, self.attack, moment.generator)
+            moved = ascend(net, x[clean:], y[clean:], self.ball, self.attack, context.generator)
         finally:
             for part, training in modes:
                 part.training = training

@@ -26,7 +26,7 @@ from relucert.core.properties import class_stays
 from relucert.networks.network import Network
 from relucert.training.recipes import Tightening
 from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Bounded:
     intervals: float = 1.0
     attack_steps: int = 0
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
-        share, kappa = self.tightening.at(moment.progress)
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        share, kappa = self.tightening.at(context.progress)
         attacked = self.attack_steps > 0 and share > 0 and kappa > 0
         with torch.set_grad_enabled(share == 0 or (kappa > 0 and not attacked)):
             outputs = net(x)
@@ -55,7 +55,7 @@ class Bounded:
         if share == 0:
             return Terms(beside, parts, outputs.detach(), y)
         if attacked:
-            moved = Adversarial(ball, self.attack_steps, share=1.0).mix(net, x, y, moment)
+            moved = Adversarial(ball, self.attack_steps, share=1.0).mix(net, x, y, context)
             beside = F.cross_entropy(net(moved), y)
             parts["adversarial cross-entropy"] = beside.detach()
         margins = self.margins(net, x, y, share)
@@ -65,16 +65,16 @@ class Bounded:
 
     def margins(self, net: Network, x: Tensor, y: Tensor, share: float = 1.0) -> Float[Tensor, " batch others"]:
         """Lower bounds of the lead over every other class, over a share of the ball."""
-        asked = class_stays(y, net.classes, dtype=x.dtype)
+        prop = class_stays(y, net.classes, dtype=x.dtype)
         ball = self.ball.with_eps(share * float(self.ball.eps))
         if self.method == "kw":
-            return KW(intervals=True).solve(net, x, ball, asked)[1]
+            return KW(intervals=True).solve(net, x, ball, prop)[1]
         units = IBP().units(net, x, ball)
-        coarse = interval_margins(net, units, x, ball, asked)
+        coarse = interval_margins(net, units, x, ball, prop)
         linear = 1 - share * self.intervals
         if self.method == "ibp" or linear == 0:
             return coarse
-        return linear * mixed_margins(net, units, x, ball, asked) + (1 - linear) * coarse
+        return linear * mixed_margins(net, units, x, ball, prop) + (1 - linear) * coarse
 
 
 def worst_cross_entropy(margins: Float[Tensor, " batch others"]) -> Float[Tensor, " batch"]:

@@ -10,7 +10,7 @@ from relucert.networks.network import Network
 from relucert.regularizers.cross_lipschitz import cross_lipschitz_of
 from relucert.training.recipes import ramp
 from relucert.training.schemes.maximum_margin import depends_on_mode
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 class CrossLipschitz:
@@ -19,10 +19,10 @@ class CrossLipschitz:
     def __init__(self, lam: float):
         self.lam = lam
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         region, _, logits = LinearRegion.evaluated(net, x)
         outputs = net(x) if depends_on_mode(net) else logits
         loss = F.cross_entropy(outputs, y)
         slopes = cross_lipschitz_of(region).mean()
         parts = {"cross-entropy": loss.detach(), "cross-lipschitz": slopes.detach()}
-        return Terms(loss + ramp(moment.progress) * self.lam * slopes, parts, outputs.detach(), y)
+        return Terms(loss + ramp(context.progress) * self.lam * slopes, parts, outputs.detach(), y)

@@ -12,9 +12,9 @@ from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.mmr import mmr_parts
 from relucert.training.recipes import Schedule, ramp
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
-Mix = Callable[[Network, Tensor, Tensor, Moment], Tensor]
+Mix = Callable[[Network, Tensor, Tensor, StepContext], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +31,15 @@ class MaximumMargin:
     faces: bool = True
     mix: Mix | None = None
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         clean = len(x) if self.mix is None else len(x) - len(x) // 2
-        x = x if self.mix is None else self.mix(net, x, y, moment)
+        x = x if self.mix is None else self.mix(net, x, y, context)
         region, values, logits = LinearRegion.evaluated(net, x)
         margins = region.margins_of(values, x)
         # The regulariser speaks of the network as it will be used; layers that behave otherwise in training need a pass.
         outputs = net(x) if depends_on_mode(net) else logits
         loss = F.cross_entropy(outputs, y)
-        k_b, k_d = self.schedule.counts(moment.progress, region.count, net.classes)
+        k_b, k_d = self.schedule.counts(context.progress, region.count, net.classes)
         found = mmr_parts(
             region, margins, logits, y, self.p, self.gamma, self.gamma, k_b, k_d, faces=self.faces
         )  # fmt: skip
@@ -47,7 +47,7 @@ class MaximumMargin:
         if self.faces:
             parts["region"] = found.region.detach().mean()
             parts["exact"] = (found.d_d <= found.d_b).to(logits.dtype).mean()
-        total = loss + ramp(moment.progress) * self.lam * found.total.mean()
+        total = loss + ramp(context.progress) * self.lam * found.total.mean()
         return Terms(total, parts, outputs[:clean].detach(), y[:clean])
 
 

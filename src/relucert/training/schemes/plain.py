@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.networks.network import Network
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 class Plain:
     """Minimise the mean cross-entropy."""
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         logits = net(x)
         loss = F.cross_entropy(logits, y)
         return Terms(loss, {"cross-entropy": loss.detach()}, logits.detach(), y)

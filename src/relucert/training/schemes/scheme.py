@@ -12,7 +12,7 @@ from relucert.networks.network import Network
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """Where in the run a step is taken: `progress` in [0, 1), and the randomness of this step."""
 
     progress: float
@@ -32,6 +32,6 @@ class Terms:
 class Scheme(Protocol):
     """A loss that the one training loop minimises."""
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         """The terms of the loss on a batch of images and labels."""
         ...

@@ -16,7 +16,7 @@ from torch import Tensor
 from relucert.networks.network import Network
 from relucert.regularizers.spectral import lipschitz_estimate
 from relucert.training.recipes import Tightening
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 class Spectral:
@@ -25,10 +25,10 @@ class Spectral:
     def __init__(self, eps: float, tightening: Tightening):
         self.eps, self.tightening = eps, tightening
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
-        eps = self.eps * self.tightening.at(moment.progress)[0]
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        eps = self.eps * self.tightening.at(context.progress)[0]
         logits = net(x)
-        steep = lipschitz_estimate(net, moment.generator)
+        steep = lipschitz_estimate(net, context.generator)
         raised = logits + math.sqrt(2) * eps * steep * (1 - F.one_hot(y, net.classes).to(logits))
         loss = F.cross_entropy(raised, y)
         with torch.no_grad():

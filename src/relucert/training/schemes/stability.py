@@ -11,7 +11,7 @@ from relucert.bounding.methods.ibp import IBP
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
 from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.scheme import Moment, Terms
+from relucert.training.schemes.scheme import StepContext, Terms
 
 
 class Stability:
@@ -24,8 +24,8 @@ class Stability:
     def __init__(self, ball: Ball, steps: int, lam: float, l1: float):
         self.adversarial, self.ball, self.lam, self.l1 = Adversarial(ball, steps, share=1.0), ball, lam, l1
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, moment: Moment) -> Terms:
-        logits = net(self.adversarial.mix(net, x, y, moment))
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        logits = net(self.adversarial.mix(net, x, y, context))
         loss = F.cross_entropy(logits, y)
         stable, unstable = stability(net, x, self.ball)
         size = sum((weight.abs().sum() for weight in net.parameters() if weight.dim() > 1), x.new_zeros(()))

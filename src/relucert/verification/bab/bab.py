@@ -3,7 +3,7 @@
 A point and one other class make a problem. Its leaves are sub-problems, the ball with some ReLUs split into on and off; a
 leaf whose bound is proved is closed, another is split once more, at the unit that raises the worse of the two children most
 among some candidates. A problem is proved when it has no leaf, and a point when all its problems are. Witnesses are looked for
-at the minimisers of the leaves' bounds (`hunt`).
+at the minimisers of the leaves' bounds (`counterexamples`).
 
 What happens to a problem depends on its own leaves alone, so verdicts do not depend on who shares the batch; only a wall
 clock does, and then the verdict is UNKNOWN. What is left open is a `Tree`, from which a smaller radius can go on.
@@ -37,12 +37,12 @@ from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab.counterexamples import Hunt
+from relucert.verification.bab.counterexamples import CounterexampleSearch
 from relucert.verification.bab.frontier import LeafStore
 from relucert.verification.bab.leaves import leaf_program
 from relucert.verification.bab.subproblems import SubProblems
 from relucert.verification.bab.tree import Tree
-from relucert.verification.outcome import News, Outcome
+from relucert.verification.outcome import OnDecided, Outcome
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are found between two looks at the clock
 _FIRST = 16  # leaves that are bounded between two looks at the clock before the pace is known
@@ -79,17 +79,17 @@ class BaB(Method):
 
 @torch.no_grad()
 def branch_and_bound(
-    net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float = math.inf,
-    limit: float | Tensor = math.inf, news: News | None = None, known: Tensor | None = None,
+    net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: BaB, deadline: float = math.inf,
+    limit: float | Tensor = math.inf, on_decided: OnDecided | None = None, known: Tensor | None = None,
     trees: Mapping[int, Tree] | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that a point may cost, its share of the batch's, one number or one for each. `news` hears of points as they
-    are decided. `known` (batch, specs) has the margins of rows of the property that are proved already, -inf for others;
-    `trees` what a larger ball has left open of some points.
+    `limit`: seconds that a point may cost, its share of the batch's, one number or one for each. `on_decided` is called
+    with points as they are decided. `known` (batch, specs) has the margins of rows of the property that are proved already,
+    -inf for others; `trees` what a larger ball has left open of some points.
     """
-    return _Search(net, double, x, ball, asked, method, deadline, limit, known, trees or {}).run(news)
+    return _Search(net, double, x, ball, prop, method, deadline, limit, known, trees or {}).run(on_decided)
 
 
 @dataclass(eq=False)
@@ -106,30 +106,30 @@ class _Search:
     """The leaves of all problems, and what is known of the points."""
 
     def __init__(
-        self, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: BaB, deadline: float,
+        self, net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: BaB, deadline: float,
         limit: float | Tensor, known: Tensor | None, trees: Mapping[int, Tree],
     ):  # fmt: skip
-        self.net, self.x, self.ball, self.asked, self.method = net, x, ball, asked, method
+        self.net, self.x, self.ball, self.prop, self.method = net, x, ball, prop, method
         self.pooled, self.double = double, unpooled(double)  # as it was given, and as it is split
         self.deadline, self.limit = deadline, torch.as_tensor(limit).expand(len(x))
         self.known, self.planted = known, trees
         self.found = Outcome.nothing(x)
         none = torch.zeros(len(x), dtype=torch.bool)
         # Given up; told of; with leaves that nothing could decide; with all that is open put into a tree.
-        self.given_up, self.told, self.stuck, self.felled = none, none.clone(), none.clone(), none.clone()
+        self.given_up, self.reported, self.stuck, self.saved = none, none.clone(), none.clone(), none.clone()
         self.ended: dict[int, list[Tree]] = {}
         self.arrived, self.pace = 0, 0.0
         self.problems: list[_Problem] = []
         self.of: dict[int, list[_Problem]] = {}
 
-    def run(self, news: News | None = None) -> Outcome:
+    def run(self, on_decided: OnDecided | None = None) -> Outcome:
         """Bound the points as a whole, then round after round of leaves until nothing is open."""
         frozen = [(weight, weight.requires_grad) for weight in self.double.parameters()]
         try:
             for weight, _ in frozen:
                 weight.requires_grad_(False)
             self._roots()
-            self._tell(news)
+            self._report_decided(on_decided)
             turns = deque(range(len(self.problems)))
             while (started := time.monotonic()) < self.deadline:
                 chosen = self._chosen(turns)
@@ -138,13 +138,13 @@ class _Search:
                 which = torch.tensor([key for key, _ in chosen])
                 self._round(which, torch.tensor([slot for _, slot in chosen]))
                 self._charge(started, which)
-                self._tell(news)
+                self._report_decided(on_decided)
                 if self.store.size() > self.method.memory:
                     self.given_up[max(self.of, key=self.store.size)] = True
             else:
-                self.found.timed |= ~(self.found.proved | self.found.broken | self.given_up)
+                self.found.timed |= ~(self.found.proved | self.found.falsified | self.given_up)
             for point in self.of:
-                self._fell(point)
+                self._save_open(point)
         finally:
             for weight, before in frozen:
                 weight.requires_grad_(before)
@@ -152,8 +152,8 @@ class _Search:
 
     def _charge(self, started: float, which: Tensor) -> None:
         """Charge the time since then to the points of some problems, but for what is charged already."""
-        spent = max(0.0, time.monotonic() - started - self.hunt.aside)
-        self.hunt.aside, self.pace = 0.0, spent / len(which)
+        spent = max(0.0, time.monotonic() - started - self.counterexamples.aside)
+        self.counterexamples.aside, self.pace = 0.0, spent / len(which)
         share = torch.bincount(self.owner[which], minlength=len(self.x)).to(self.x)
         self.found.seconds += spent * share / share.sum()
 
@@ -161,12 +161,12 @@ class _Search:
         """The seconds that a point may still cost."""
         return min(self.deadline - time.monotonic(), float(self.limit[point] - self.found.seconds[point]))
 
-    def _tell(self, news: News | None) -> None:
+    def _report_decided(self, on_decided: OnDecided | None) -> None:
         """Let others hear of the points that are decided, once of each."""
-        decided = (self.found.proved | self.found.broken) & ~self.told
-        if news is not None and bool(decided.any()):
-            news(self.found, decided.nonzero()[:, 0].tolist())
-        self.told |= decided
+        decided = (self.found.proved | self.found.falsified) & ~self.reported
+        if on_decided is not None and bool(decided.any()):
+            on_decided(self.found, decided.nonzero()[:, 0].tolist())
+        self.reported |= decided
 
     def _roots(self) -> None:
         """Bound every point as a whole; the rows that are not proved are the problems.
@@ -175,7 +175,7 @@ class _Search:
         """
         started = time.monotonic()
         inputs, margins = self._whole()
-        error = bound_error(self.double, self.x, self.ball, inputs, self.asked)
+        error = bound_error(self.double, self.x, self.ball, inputs, self.prop)
         self.needed = self._needed(inputs)
         reach, unit = largest_inputs(self.double, self.x, self.ball, inputs)
         # Walks of small networks multiply in another order, once more for every product that was made before.
@@ -191,7 +191,7 @@ class _Search:
         places = open_.nonzero()
         self.owner, self.goal = places[:, 0], goal[open_]
         self.parts = SubProblems(
-            self.double, self.x, self.ball, self.asked, inputs, self.owner, places[:, 1], self.goal, reach, unit,
+            self.double, self.x, self.ball, self.prop, inputs, self.owner, places[:, 1], self.goal, reach, unit,
             self.method.rate, self.method.candidates,
         )  # fmt: skip
         unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
@@ -199,7 +199,7 @@ class _Search:
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
             self.of.setdefault(problem.point, []).append(problem)
-        self.hunt = Hunt(self.net, self.parts, self.method.descent, self.found, self._left)
+        self.counterexamples = CounterexampleSearch(self.net, self.parts, self.method.descent, self.found, self._left)
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
 
@@ -215,7 +215,7 @@ class _Search:
                 method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
             if left <= 0:
                 method = CROWN(budget=budget)
-            found.append(method.solve(self.double, self.x[some], self.ball.restrict(some), self.asked.restrict(some)))
+            found.append(method.solve(self.double, self.x[some], self.ball.restrict(some), self.prop.restrict(some)))
         inputs = {
             node.index: Interval(*(
                 torch.cat([getattr(units.inputs[node.index], side) for units, _ in found]) for side in ("lower", "upper")
@@ -228,7 +228,7 @@ class _Search:
         """What margins must exceed: the rounding of the network as it runs, which takes maxima instead of sums of ReLUs."""
         if self.pooled is not self.double:
             inputs = CROWN(budget=self.method.budget).units(self.pooled, self.x, self.ball).inputs
-        return evaluation_error(self.pooled, self.x, self.ball, inputs, self.asked, self.net.dtype)
+        return evaluation_error(self.pooled, self.x, self.ball, inputs, self.prop, self.net.dtype)
 
     def _plant(self) -> None:
         """The first leaves of all problems: the whole ball, or what a larger one has left open."""
@@ -263,11 +263,11 @@ class _Search:
             leaf = Tree(torch.tensor([self.problems[key].row]), units, signs[place : place + 1, units])
             self.ended.setdefault(point, []).append(leaf)
 
-    def _fell(self, point: int) -> None:
+    def _save_open(self, point: int) -> None:
         """Put all that is open of a point into a tree, and forget its leaves."""
-        if self.felled[point]:
+        if self.saved[point]:
             return
-        self.felled[point] = True
+        self.saved[point] = True
         parts = self.ended.pop(point, [])
         for problem in self.of[point]:
             if problem.leaves:
@@ -281,10 +281,10 @@ class _Search:
 
     def _bound(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, *, steps: int) -> None:
         """Bound sub-problems, look for witnesses, and keep what is not proved as leaves."""
-        found = self.parts.climb(which, signs, slopes, betas, steps)
+        found = self.parts.ascend(which, signs, slopes, betas, steps)
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
-        self.hunt.look(found.point, found.margin, which)
+        self.counterexamples.look(found.point, found.margin, which)
         lost = ~(found.margin > self.goal[which])
         places = lost.nonzero()[:, 0]
         kept = [{i: value[places] for i, value in part.items()} for part in (signs, found.slopes, found.betas)]
@@ -307,8 +307,8 @@ class _Search:
             left = self._left(point)
             if (left <= 0 or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
                 self.given_up[point], self.found.timed[point] = True, left <= 0
-            if self.found.broken[point] or self.found.proved[point] or self.given_up[point]:
-                self._fell(point)
+            if self.found.falsified[point] or self.found.proved[point] or self.given_up[point]:
+                self._save_open(point)
                 continue
             if not problem.leaves:
                 self._closed(problem)
@@ -359,7 +359,7 @@ class _Search:
             one, splits = which[place : place + 1], every[place : place + 1]
             point = int(self.owner[one])
             left, started = self._left(point), time.monotonic()
-            if self.found.broken[point] or self.given_up[point] or left <= 0:
+            if self.found.falsified[point] or self.given_up[point] or left <= 0:
                 self._leave(one, splits)
                 self.found.timed[point] |= left <= 0
                 continue
@@ -368,17 +368,17 @@ class _Search:
             )
             solved = leaf_program(self.double, self.parts.part(one, here), left)
             if solved is None:
-                found = self.parts.climb(one, here, there, own, 20 * self.method.steps)
+                found = self.parts.ascend(one, here, there, own, 20 * self.method.steps)
             else:
                 # Rounding to the network's dtype may put the minimiser, which lies at the end of the ball, outside.
                 mine, own = self.ball.restrict(self.owner[one]), self.x[self.owner[one]].to(self.net.dtype)
-                self.hunt.run(mine.project(own, solved[1].to(own)), self.owner[one])
-                found = self.parts.climb(one, here, there, solved[0], 0)
-            self.hunt.run(found.point, self.owner[one])
+                self.counterexamples.run(mine.project(own, solved[1].to(own)), self.owner[one])
+                found = self.parts.ascend(one, here, there, solved[0], 0)
+            self.counterexamples.run(found.point, self.owner[one])
             # What is neither proved nor broken here leaves the point without a proof; elsewhere there may be a witness.
             if not bool(found.margin > self.goal[one]):
                 self._leave(one, splits)
-            self.hunt.charge(point, started)
+            self.counterexamples.charge(point, started)
 
     def _best(self, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, units: Tensor) -> Tensor:
         """The candidate whose worse child has the larger margin, by one walk for each child and no climbing."""
@@ -390,7 +390,7 @@ class _Search:
         many = [{i: value[repeat] for i, value in part.items()} for part in (signs, slopes, betas)]
         ends = []
         for sign in (1, -1):
-            found = self.parts.climb(which[repeat], self.parts.split(many[0], flat, sign), many[1], many[2], 0)
+            found = self.parts.ascend(which[repeat], self.parts.split(many[0], flat, sign), many[1], many[2], 0)
             # What is proved anyhow needs no more.
             ends.append(torch.minimum(found.margin, self.goal[which[repeat]]).reshape(count, tried))
         score = torch.minimum(*ends) + 0.1 * torch.maximum(*ends)

@@ -1,4 +1,4 @@
-"""`Hunt`: where branch and bound looks for witnesses while it bounds.
+"""`CounterexampleSearch`: where branch and bound looks for witnesses while it bounds.
 
 The minimiser of every leaf's bound is run through the network. From the best of each problem's a few steps go downhill; now
 and then, in l_1 and l_inf, the program of the linear region around there is solved, and the hunt goes on from its minimiser.
@@ -28,7 +28,7 @@ _NEAR = 0.25  # of what the bound is below zero: points above it are no place to
 
 
 @dataclass(eq=False)
-class Hunt:
+class CounterexampleSearch:
     """Witnesses of the network as it is used, `net`, for the problems of `parts`.
 
     `descent` is the number of steps downhill, `left(point)` are the seconds that a point may still cost. Witnesses go into
@@ -43,7 +43,7 @@ class Hunt:
     aside: float = 0.0
 
     def __post_init__(self) -> None:
-        self.x, self.ball, self.asked, self.owner = self.parts.x, self.parts.ball, self.parts.asked, self.parts.owner
+        self.x, self.ball, self.prop, self.owner = self.parts.x, self.parts.ball, self.parts.prop, self.parts.owner
         self.rounds = [0] * len(self.owner)
 
     def look(self, points: Tensor, bounds: Tensor, which: Tensor) -> None:
@@ -60,7 +60,7 @@ class Hunt:
             # The program of a linear region takes longer than a round of leaves: it has its turn after 1, 2, 4, 8 rounds.
             seldom = self.rounds[key] & (self.rounds[key] - 1) == 0
             linear, point = self.ball.p in (1.0, math.inf), int(self.owner[key])
-            if seldom and linear and bool(near[place]) and not self.found.broken[point]:
+            if seldom and linear and bool(near[place]) and not self.found.falsified[point]:
                 started = time.monotonic()
                 self._corner(z[place : place + 1], chosen[place : place + 1])
                 self.charge(point, started)
@@ -74,12 +74,12 @@ class Hunt:
     def run(self, points: Tensor, owner: Tensor) -> None:
         """Run points through the network as it is used, and keep what changes the decision as witnesses."""
         own = points.to(self.net.dtype)
-        changed = falsified(self.net, self.parts.net, own, self.asked.restrict(owner))
+        changed = falsified(self.net, self.parts.net, own, self.prop.restrict(owner))
         inside = self.ball.restrict(owner).contains(self.x[owner], own)
         for place in (changed & inside & ~self.found.proved[owner]).nonzero()[:, 0].tolist():
             point = int(owner[place])
-            if not self.found.broken[point]:
-                self.found.broken[point] = True
+            if not self.found.falsified[point]:
+                self.found.falsified[point] = True
                 self.found.witness[point] = own[place].double()
 
     def _corner(self, z: Tensor, which: Tensor) -> None:
@@ -110,7 +110,7 @@ class Hunt:
             many = which.expand(len(points))
             self.run(points, self.owner[many])
             z = points[self._best_of(points.to(self.net.dtype), many)]
-            if self.found.broken[int(owner)]:
+            if self.found.falsified[int(owner)]:
                 return
 
     def _best_of(self, points: Tensor, which: Tensor) -> Tensor:
@@ -140,4 +140,4 @@ class Hunt:
     def _margins(self, z: Tensor, which: Tensor) -> Tensor:
         """What each of the problems is about, at one point each, by the network as it is used."""
         place = self.owner[which], self.parts.row[which]
-        return (self.net(z) * self.asked.rows[place].to(z.dtype)).sum(1) + self.asked.offsets[place].to(z.dtype)
+        return (self.net(z) * self.prop.rows[place].to(z.dtype)).sum(1) + self.prop.offsets[place].to(z.dtype)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from relucert.bounding.propagation import pull
+from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.split_bounds import Numbers, Problems
 from relucert.core.ball import Ball
@@ -39,13 +39,13 @@ def leaf_program(
     if len(relus) < len(net.switches):
         return None
     lines = {node.index: relax(node.op, problem.clipped(node.index), "adaptive") for node in relus}
-    objective = pull(net.graph, len(net.graph) - 1, problem.asked.rows, lines)
+    objective = pull_back(net.graph, len(net.graph) - 1, problem.prop.rows, lines)
     rows, offsets, places = [], [], []
     for node in relus:
         split = problem.signs[node.index][0].flatten().nonzero()[:, 0]
         if len(split) == 0:
             continue
-        found = pull(net.graph, node.inputs[0], one_hot(split[None], node.shape, x.dtype), lines)
+        found = pull_back(net.graph, node.inputs[0], one_hot(split[None], node.shape, x.dtype), lines)
         sign = problem.signs[node.index][0].flatten()[split].to(x)
         value = (found.rows.flatten(2) @ x.flatten(1).unsqueeze(2)).squeeze(2) + found.low
         rows.append(found.rows[0].flatten(1) * sign[:, None])
@@ -95,7 +95,7 @@ class _Program:
         """With `violation` the least t such that rows d + offsets >= -t, instead of the margin."""
         eps = float(self.ball.radii(self.x)[0])
         free = self.ball.box is None
-        below, above = (math.inf,) * 2 if free else (room[0].flatten().numpy() for room in self.ball.rooms(self.x))
+        below, above = (math.inf,) * 2 if free else (room[0].flatten().numpy() for room in self.ball.slacks(self.x))
         size, count = self.rows.shape[1], len(self.rows)
         matrix, right = -self.rows.numpy(), self.offsets.numpy()
         cost = np.zeros(size) if violation else self.c.numpy()

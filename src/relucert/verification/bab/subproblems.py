@@ -15,8 +15,8 @@ from torch import Tensor
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.reduced_network import Contraction
-from relucert.bounding.relaxation import Lines, relax
-from relucert.bounding.split_bounds import Climbed, Numbers, Problems, Signs, climb
+from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.split_bounds import AscentResult, Numbers, Problems, Signs, ascend
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -26,7 +26,7 @@ from relucert.networks.network import Network
 class SubProblems:
     """The problems: points `owner`, rows `row` of the property asked of them, and the margins to exceed, `goal`, (problems,).
 
-    `inputs` has intervals of the units over whole balls; `reach` and `unit` are what `climb` needs to know of rounding, `rate`
+    `inputs` has intervals of the units over whole balls; `reach` and `unit` are what `ascend` needs to know of rounding, `rate`
     and `candidates` how it climbs, and how many units worth a split it names. Units are numbered over all ReLUs in the order of
     the nodes.
     """
@@ -34,7 +34,7 @@ class SubProblems:
     net: Network
     x: Float[Tensor, " points *input"]
     ball: Ball
-    asked: Property
+    prop: Property
     inputs: dict[int, Interval]
     owner: Int[Tensor, " problems"]
     row: Int[Tensor, " problems"]
@@ -53,16 +53,16 @@ class SubProblems:
     def part(self, which: Int[Tensor, " n"], signs: Signs) -> Problems:
         """What splits make of the problems `which`."""
         owner, row = self.owner[which], self.row[which]
-        asked = Property(self.asked.rows[owner, row][:, None], self.asked.offsets[owner, row][:, None])
+        prop = Property(self.prop.rows[owner, row][:, None], self.prop.offsets[owner, row][:, None])
         inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.inputs.items()}
-        return Problems(self.x[owner], self.ball.restrict(owner), asked, inputs, signs)
+        return Problems(self.x[owner], self.ball.restrict(owner), prop, inputs, signs)
 
     def start(self, which: Int[Tensor, " n"], splits: Int8[Tensor, " n units"]) -> tuple[Signs, Numbers, Numbers]:
         """Where leaves begin: their splits by node, the slopes of the points' own bounds, and no multipliers."""
         slopes = {}
         for node in self.relus:
             lines = relax(node.op, self.inputs[node.index], "adaptive")
-            assert isinstance(lines, Lines)
+            assert isinstance(lines, ReLURelaxation)
             slopes[node.index] = lines.below[self.owner[which]]
         return self.by_node(splits), slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
 
@@ -88,7 +88,9 @@ class SubProblems:
         off = torch.cat([none, *((within.upper[point] < -error).flatten() for within, error in ends)])
         return on, off, torch.cat([none, *(within.unstable[point].flatten() for within, _ in ends)])
 
-    def climb(self, which: Int[Tensor, " n"], signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
+    def ascend(
+        self, which: Int[Tensor, " n"], signs: Signs, slopes: Numbers, betas: Numbers, steps: int
+    ) -> AscentResult:
         """Bounds of sub-problems of the problems `which`: those of one point after the other's."""
         owner = self.owner[which]
         found = []
@@ -96,11 +98,13 @@ class SubProblems:
         for point in owner.unique().tolist():
             places = (owner == point).nonzero()[:, 0]
             mine = [{i: value[places] for i, value in part.items()} for part in (signs, slopes, betas)]
-            found.append(self._climb(point, which[places], mine[0], mine[1], mine[2], steps))
+            found.append(self._ascend(point, which[places], mine[0], mine[1], mine[2], steps))
             order.append(places)
-        return Climbed.gathered(found, torch.cat(order))
+        return AscentResult.gathered(found, torch.cat(order))
 
-    def _climb(self, point: int, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int) -> Climbed:
+    def _ascend(
+        self, point: int, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int
+    ) -> AscentResult:
         """Bounds of sub-problems of one point, in its small network if it has one."""
         problems, goal = self.part(which, signs), self.goal[which]
         owner = self.owner[which]
@@ -109,21 +113,21 @@ class SubProblems:
         if point not in self.small:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
-            self.small[point] = Contraction.of(self.net, inputs, self.asked.rows[point])
+            self.small[point] = Contraction.of(self.net, inputs, self.prop.rows[point])
         small = self.small[point]
         if small is None:
-            return climb(self.net, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
+            return ascend(self.net, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
         low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))
         low, high = small.small(low), small.small(high)
         within = {index: Interval(low[index], high[index]) for index in low}
-        problems = Problems(problems.x, problems.ball, problems.asked, within, small.small(signs))
-        found = climb(
+        problems = Problems(problems.x, problems.ball, problems.prop, within, small.small(signs))
+        found = ascend(
             self.net, problems, small.small(slopes), small.small(betas), goal=goal, unit=unit,
             reach=small.small(reach), small=(small, self.row[which]), **options,  # type: ignore[arg-type]
         )  # fmt: skip
         every = [self.first[index] + units for index, units in small.units.items()]
         numbers = torch.cat([torch.zeros(0, dtype=torch.long), *every])
         units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)
-        return Climbed(
+        return AscentResult(
             found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
         )

@@ -114,11 +114,11 @@ def minimal_distortion(
     # Room for the witness at `start` itself.
     start = start.double() * (1 + 1e-6)
     ball = Ball(p, start, sides)
-    asked = class_stays(y, net.classes, dtype=torch.float64)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
     began = time.monotonic()
-    units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, asked)
-    goal = 2 * bound_error(double, wide, ball, units.inputs, asked)
-    goal = goal + evaluation_error(double, wide, ball, units.inputs, asked, net.dtype)
+    units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, prop)
+    goal = 2 * bound_error(double, wide, ball, units.inputs, prop)
+    goal = goal + evaluation_error(double, wide, ball, units.inputs, prop, net.dtype)
     encoding = Encoding(double)
     seconds = wide.new_full((len(x),), (time.monotonic() - began) / max(1, len(x)))
     bounds = Ball(p, math.inf, box).bounds(x)
@@ -132,7 +132,7 @@ def minimal_distortion(
         search = _Search(encoding, own, ball.restrict(point), method, solver, float(start[point]))
         order = margins[point].argsort()
         rows = [row for row in order.tolist() if not margins[point, row] > goal[point, row]]
-        claimed[point] = search.run(here, asked.rows[point].numpy(), rows, goal[point].tolist())
+        claimed[point] = search.run(here, prop.rows[point].numpy(), rows, goal[point].tolist())
         witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
         seconds[point] += time.monotonic() - began
     everything = (claimed >= reach(x, p, box)) & witnesses.distance.isinf()
@@ -167,11 +167,11 @@ class _Search:
 
     def _row(self, program: Program, problem: Problem, margin: np.ndarray, constant: float, goal: float) -> float:
         """A lower bound on the radius at which one class wins, in units of `start` (in l2 its square), at most 1."""
-        asked = _with_row(problem, margin, goal + SLACK - constant)
-        extra = allowance(asked, self.solver.gap, 1.0)
+        prop = _with_row(problem, margin, goal + SLACK - constant)
+        extra = allowance(prop, self.solver.gap, 1.0)
         # Beyond what is known: a bound that was cut by the allowance should still meet the witness.
         answer = self.solver.minimise(
-            asked, seconds=self.method.seconds, cutoff=self._known() + 2 * extra, target=-math.inf
+            prop, seconds=self.method.seconds, cutoff=self._known() + 2 * extra, target=-math.inf
         )
         if answer.point is not None and not self._behind(program, answer.point):
             self._across(program, problem, answer.point, margin, constant, goal)
@@ -186,9 +186,9 @@ class _Search:
         fixed = replace(problem, lower=lower, upper=upper, integer=np.zeros_like(problem.integer))
         size = float(self.found.net(self.found.x).abs().max()) * torch.finfo(self.found.x.dtype).eps
         for times in (1, 10, 100):
-            asked = _with_row(fixed, margin, -times * (goal + SLACK + 64 * size) - constant)
+            prop = _with_row(fixed, margin, -times * (goal + SLACK + 64 * size) - constant)
             answer = self.solver.minimise(
-                asked, seconds=self.method.bound_seconds, cutoff=math.inf, target=-math.inf
+                prop, seconds=self.method.bound_seconds, cutoff=math.inf, target=-math.inf
             )  # fmt: skip
             if answer.point is not None and self._behind(program, answer.point):
                 return

@@ -35,7 +35,7 @@ from relucert.verification.mip.lp_tree import prove_cutoff
 from relucert.verification.mip.program import Program
 from relucert.verification.mip.solver import SOLVERS, Solver, allowance
 from relucert.verification.mip.tightening import LinearPrograms
-from relucert.verification.outcome import News, Outcome
+from relucert.verification.outcome import OnDecided, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +78,19 @@ class MIP(Method):
 
 @torch.no_grad()
 def mixed_integer(
-    net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP, deadline: float = math.inf,
-    limit: float | Tensor = math.inf, news: News | None = None,
+    net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: MIP, deadline: float = math.inf,
+    limit: float | Tensor = math.inf, on_decided: OnDecided | None = None,
 ) -> Outcome:  # fmt: skip
     """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
 
-    `limit`: seconds that a point may cost, one number or one for each. `news` hears of every point that is decided.
+    `limit`: seconds that a point may cost, one number or one for each. `on_decided` hears of every point that is decided.
     """
     started, limits = time.monotonic(), torch.as_tensor(limit).expand(len(x))
     solver = method.open(float(ball.p))
     bounding = CROWN() if method.tighten == "crown" else Alpha()
-    units, margins = bounding.solve(double, x, ball, asked)
-    error = bound_error(double, x, ball, units.inputs, asked)
-    needed = evaluation_error(double, x, ball, units.inputs, asked, net.dtype)
+    units, margins = bounding.solve(double, x, ball, prop)
+    error = bound_error(double, x, ball, units.inputs, prop)
+    needed = evaluation_error(double, x, ball, units.inputs, prop, net.dtype)
     goal = error + needed
     open_ = ~(margins > goal)
     found = Outcome.nothing(x)
@@ -98,8 +98,8 @@ def mixed_integer(
     undecided = open_.any(1).nonzero()[:, 0].tolist()
     encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
-    if news is not None:
-        news(found, found.proved.nonzero()[:, 0].tolist())
+    if on_decided is not None:
+        on_decided(found, found.proved.nonzero()[:, 0].tolist())
     known = torch.where(open_, -math.inf, margins - error)
     for point in undecided:
         started = time.monotonic()
@@ -107,12 +107,12 @@ def mixed_integer(
         until = min(deadline, started + float(limits[point] - found.seconds[point]))
         assert encoding is not None
         here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        search = _Point(net, encoding, x[one], ball.restrict(point), asked.restrict(one), method, solver, until)
+        search = _Point(net, encoding, x[one], ball.restrict(point), prop.restrict(one), method, solver, until)
         order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
         search.run(here, order.tolist(), goal[point])
         found.nodes[point] = search.nodes
         if search.witness is not None:
-            found.broken[point], found.witness[point] = True, search.witness
+            found.falsified[point], found.witness[point] = True, search.witness
         elif search.claimed and method.trust == "solver":
             found.claims[point] = method.solver
             found.reasons[point] = f"robust on the word of {method.solver} alone"
@@ -120,18 +120,18 @@ def mixed_integer(
             for row in order.tolist():
                 if search.prove(row, float(goal[point, row])):
                     known[point, row] = needed[point, row]
-            _prove(found, point, net, double, x, ball, asked, method, until, known)
+            _prove(found, point, net, double, x, ball, prop, method, until, known)
         else:
             found.timed[point] = time.monotonic() >= until
             found.reasons[point] = search.warning or f"{method.solver} did not solve the program"
         found.seconds[point] += time.monotonic() - started
-        if news is not None and bool(found.proved[point] | found.broken[point]):
-            news(found, [point])
+        if on_decided is not None and bool(found.proved[point] | found.falsified[point]):
+            on_decided(found, [point])
     return found
 
 
 def _prove(
-    found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, asked: Property, method: MIP,
+    found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: MIP,
     until: float, known: Tensor,
 ) -> None:  # fmt: skip
     """Prove anew what a solver claims of one point: the rows that are not `known`, by branch and bound; or note the reason."""
@@ -140,12 +140,16 @@ def _prove(
         return
     one = slice(point, point + 1)
     tried = branch_and_bound(
-        net, double, x[one], ball.restrict(point), asked.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
+        net, double, x[one], ball.restrict(point), prop.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
     )
     found.nodes[point] += tried.nodes[0]
-    found.proved[point], found.broken[point], found.timed[point] = tried.proved[0], tried.broken[0], tried.timed[0]
+    found.proved[point], found.falsified[point], found.timed[point] = (
+        tried.proved[0],
+        tried.falsified[0],
+        tried.timed[0],
+    )
     found.margin[point] = torch.maximum(found.margin[point], tried.margin[0])
-    if bool(tried.broken[0]):
+    if bool(tried.falsified[0]):
         found.witness[point] = tried.witness[0]
     elif not bool(tried.proved[0]):
         found.reasons[point] = (
@@ -158,10 +162,10 @@ class _Point:
     """The problems of one point: `witness` if one was found, else whether the solver claims that all margins are positive."""
 
     def __init__(
-        self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, asked: Property, method: MIP,
+        self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, prop: Property, method: MIP,
         solver: Solver, until: float,
     ):  # fmt: skip
-        self.net, self.encoding, self.x, self.ball, self.asked = net, encoding, x, ball, asked
+        self.net, self.encoding, self.x, self.ball, self.prop = net, encoding, x, ball, prop
         self.method, self.solver, self.until = method, solver, until
         self.witness: Tensor | None = None
         self.claimed, self.nodes, self.warning = False, 0, ""
@@ -189,7 +193,7 @@ class _Point:
 
     def _row(self, program: Program, row: int, goal: float) -> bool:
         """Whether the solver claims that the margin of a row exceeds the goal all over the ball."""
-        cost, constant = program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
+        cost, constant = program.margin(self.prop.rows[0, row].numpy(), float(self.prop.offsets[0, row]))
         problem = program.problem(cost)
         extra = allowance(problem, self.solver.gap, goal - constant)
         cutoff = goal + extra - constant
@@ -216,7 +220,7 @@ class _Point:
     def prove(self, row: int, goal: float) -> bool:
         """Whether a tree of linear programs proves that the margin of a row exceeds the goal, rounding included."""
         assert self.program is not None
-        cost, constant = self.program.margin(self.asked.rows[0, row].numpy(), float(self.asked.offsets[0, row]))
+        cost, constant = self.program.margin(self.prop.rows[0, row].numpy(), float(self.prop.offsets[0, row]))
         seconds = min(self.method.seconds, self.until - time.monotonic()) / 2
         proof = prove_cutoff(self.program.problem(cost), goal - constant, seconds, self.method.nodes)
         self.nodes += proof.nodes
@@ -230,5 +234,5 @@ class _Point:
             return
         centre = self.x.to(self.net.dtype)
         own = self.ball.project(centre, (self.x + step).to(self.net.dtype))
-        if bool(falsified(self.net, self.encoding.double, own, self.asked) & self.ball.contains(self.x, own)):
+        if bool(falsified(self.net, self.encoding.double, own, self.prop) & self.ball.contains(self.x, own)):
             self.witness = own[0].double()
