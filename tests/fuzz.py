@@ -392,10 +392,10 @@ def check(made: Case, methods: Sequence[str] = METHODS) -> tuple[dict[str, Count
     for method in methods:
         if not supported(method, made.p):
             continue
-        count = counts[method] = Counter(prop=len(made.x))
+        count = counts[method] = Counter(inputs=len(made.x))
         started = time.perf_counter()
         try:
-            found = list(_asked(made, method, count))
+            found = list(_failures(made, method, count))
         except Contradiction as error:
             found = [("contradiction", -1, str(error))]
         except Exception as error:
@@ -410,7 +410,7 @@ def check(made: Case, methods: Sequence[str] = METHODS) -> tuple[dict[str, Count
 Claim = tuple[str, int, str]
 
 
-def _asked(made: Case, method: str, count: Counter[str]) -> Iterator[Claim]:
+def _failures(made: Case, method: str, count: Counter[str]) -> Iterator[Claim]:
     """Ask one method, and yield what is wrong with its answers."""
     question, name = method.split(" ", 1)
     net, x, y, p, box = made.net, made.x, made.y, made.p, made.box
