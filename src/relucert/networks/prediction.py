@@ -1,8 +1,9 @@
 """Predictions, and when a point counts as one at which the decision is another.
 
 A counterexample must hold twice. The network as executed, in its own dtype, must prefer another class by more than `slack`,
-so that the same point in another batch gives the same answer. The network of real arithmetic must prefer another class, too:
-in float32, weights that cancel can change the executed decision where the real one stays (`confirmed`).
+in the batch of all points and on the point alone: sums are added up in another order there, and where weights cancel the
+logits of one and the same point can be far apart. The network of real arithmetic must prefer another class, too: in float32,
+weights that cancel can change the executed decision where the real one stays (`confirmed`).
 """
 
 from __future__ import annotations
@@ -60,12 +61,20 @@ def falsified(
 
     `points` have the dtype of `net`; `double` is the network in float64, `prop` a property in float64.
     """
-    logits = net(points)
-    fails = prop.margin(logits.double()) < -slack(logits).double()
+    fails = _fails(net(points), prop)
     places = fails.nonzero()[:, 0]
     if len(places):
         fails[places] = confirmed(double, points[places], prop.restrict(places))
+    places = fails.nonzero()[:, 0]
+    if len(places) and len(points) > 1:
+        alone = torch.cat([net(points[place : place + 1]) for place in places.tolist()])
+        fails[places] = _fails(alone, prop.restrict(places))
     return fails
+
+
+def _fails(logits: Float[Tensor, " batch classes"], prop: Property) -> Bool[Tensor, " batch"]:
+    """Where a property fails at computed logits by more than `slack`."""
+    return prop.margin(logits.double()) < -slack(logits).double()
 
 
 @torch.no_grad()
