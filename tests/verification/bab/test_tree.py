@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from relucert.verification.bab.tree import Tree
+from relucert.verification.outcome import Outcome
 from torch import Tensor
 
 import relucert as rc
@@ -15,8 +17,6 @@ from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification import narrowing
 from relucert.verification.bab.bab import BaB, branch_and_bound
-from relucert.verification.bab.tree import Tree
-from relucert.verification.outcome import Outcome
 from zoo import inputs, network, randomised
 
 
