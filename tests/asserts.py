@@ -10,9 +10,11 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
-from relucert.core.results import Adversarial, RadiusInterval
+from relucert.core.results import Adversarial, RadiusInterval, Verdict
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
+from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Outcome, Verifier
 
 
 def rounded_up(x: Tensor) -> float:
@@ -108,3 +110,25 @@ def assert_sound(net: Network, x: Tensor, ball: Ball, bounds: Any, prop: Any, ma
             ahead = wide.minimum(centre, slope, point=True).point
             assert ahead is not None
             flat = (flat + ahead) / 2
+
+
+def outcome(verifier: Verifier, query: Query, budget: Budget | None = None) -> Outcome:
+    """The decisions of a verifier about a whole batch, one for every input."""
+    found, seen = Outcome.nothing(query.wide), []
+    for decision in verifier.decide(query, budget or Budget()):
+        place = decision.index
+        seen.append(place)
+        found.proved[place] = decision.verdict is Verdict.ROBUST
+        found.falsified[place] = decision.verdict is Verdict.VULNERABLE
+        found.margin[place], found.seconds[place], found.nodes[place] = (
+            decision.margin,
+            decision.seconds,
+            decision.nodes,
+        )
+        found.timed[place] = decision.timed
+        if decision.witness is not None:
+            found.witness[place] = decision.witness.double()
+        if decision.saved is not None:
+            found.saved[place] = decision.saved
+    assert sorted(seen) == list(range(len(query)))
+    return found

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training.config import TrainConfig as TrainConfig
     from relucert.training.loop import train as train
-    from relucert.verification.auto import Auto as Auto
     from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
+    from relucert.verification.cascade import Auto as Auto
     from relucert.verification.certify import certify as certify
     from relucert.verification.mip.mip import MIP as MIP
     from relucert.verification.radius import radius as radius
@@ -60,7 +60,7 @@ _HOME = {
     "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
     "Alpha": "relucert.bounding.methods.alpha",
-    "Auto": "relucert.verification.auto",
+    "Auto": "relucert.verification.cascade",
     "BaB": "relucert.verification.bab.bab",
     "Ball": "relucert.core.ball",
     "Best": "relucert.attacks.best",

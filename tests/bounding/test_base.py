@@ -12,7 +12,7 @@ from relucert.bounding.base import Bounding
 from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
-from relucert.verification.certify import BOUNDING
+from relucert.verification.registry import BOUNDING
 from zoo import NETWORKS, inputs, network
 
 SHORT = {"alpha": {"steps": 3}, "sdp": {"steps": 2}, "moments": {"steps": 5, "rank": 3}}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import closing
 
 import pytest
 import torch
 
 import relucert as rc
 from relucert.core.errors import InvalidInput
-from relucert.evaluation.certify import decider, verdicts
+from relucert.evaluation.certify import CertifyTask, decider, verdicts
 from relucert.evaluation.config import CertifyConfig
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
@@ -62,16 +63,13 @@ def test_workers_and_batches_do_not_change_verdicts(prop, tmp_path):
 
 def test_a_stopped_run_keeps_every_verdict_it_has_told_of(prop, tmp_path):
     whole = verdicts(dataclasses.replace(prop, out=tmp_path / "whole.jsonl"))
-    heard = []
-
-    def callback(record, done, total):
-        assert total == 120
-        heard.append(record.index)
-        if len(heard) == 37:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        verdicts(prop, callback)
+    task, heard = CertifyTask(prop), []
+    assert len(task) == 120
+    with closing(task.records()) as records:
+        for record in records:
+            heard.append(record.index)
+            if len(heard) == 37:
+                break
     with RecordStore(prop.records) as store:
         assert sorted(record.index for record in store.records()) == sorted(heard)
     assert facts(verdicts(prop)) == facts(whole)

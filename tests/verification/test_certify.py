@@ -16,9 +16,11 @@ from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
 from relucert.verification import search
-from relucert.verification.certify import BOUNDING, CERTIFY, certify
-from relucert.verification.margins import narrowest
+from relucert.verification.certify import certify
+from relucert.verification.incomplete import narrowest
 from relucert.verification.radius import radius
+from relucert.verification.registry import BOUNDING
+from relucert.verification.registry import METHODS as REGISTERED
 from zoo import NETWORKS, inputs, network, randomised
 
 SMALLER = {
@@ -26,7 +28,7 @@ SMALLER = {
     "auto": "auto(nodes=20, restarts=2)",
 }  # fmt: skip
 LONGER = ("sdp", "moments")
-METHODS = tuple(SMALLER.get(name, name) for name in CERTIFY if name != "mip")  # in l2 it needs an extra: test_mip
+METHODS = tuple(SMALLER.get(name, name) for name in REGISTERED if name != "mip")  # in l2 it needs an extra: test_mip
 names = pytest.mark.parametrize("name", NETWORKS)
 
 

@@ -15,7 +15,7 @@ from relucert.bounding.methods.moments import Moments
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
-from relucert.verification.certify import BOUNDING, CERTIFY
+from relucert.verification.registry import BOUNDING, METHODS
 from zoo import inputs, network
 
 ONE = torch.full((1, 1), 0.1, dtype=torch.float64)
@@ -42,7 +42,7 @@ SCALES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", CERTIFY)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_numbers_whose_squares_vanish_or_overflow_prove_nothing_wrong(scale: str, p: float, method: str) -> None:
@@ -145,7 +145,7 @@ def test_inputs_on_a_side_of_the_box_that_is_no_float32_number(method: str) -> N
     assert bool((logits <= found.logits.upper + 1e-5).all())
 
 
-@pytest.mark.parametrize("method", CERTIFY)
+@pytest.mark.parametrize("method", METHODS)
 def test_inference_mode_changes_nothing(method: str) -> None:
     net = network("fc deep", torch.float32)
     x = inputs(net, 3)

@@ -10,7 +10,8 @@ import torch
 import relucert as rc
 from relucert.core.errors import Contradiction, InvalidInput
 from relucert.verification import narrowing
-from relucert.verification.outcome import Outcome
+from relucert.verification.bab.bab import BaB
+from relucert.verification.verifier import Outcome
 from zoo import inputs, network
 
 
@@ -78,14 +79,14 @@ def test_a_proof_beyond_a_witness_is_refused(monkeypatch):
     net = network("fc deep", torch.float32)
     x = inputs(net, 4)
 
-    def wrong(net, double, x, ball, prop, method, **limits):
-        found = Outcome.nothing(x)
+    def wrong(self, query, budget):
+        found = Outcome.nothing(query.wide)
         found.proved |= True
-        return found
+        return found.decisions(range(len(query)), "bab", query.x.dtype)
 
     # The witness is moved in between the rounds: what was proved then holds a point of another class.
     real = narrowing.refuse_contradictions
-    monkeypatch.setattr(narrowing, "branch_and_bound", wrong)
+    monkeypatch.setattr(BaB, "decide", wrong)
     monkeypatch.setattr(narrowing, "refuse_contradictions", lambda low, high, *rest: real(low, 0.99 * high, *rest))
     with pytest.raises(Contradiction, match=r"bab.* certifies the radius"):
         rc.radius(net, x, p=2, method="bab", tol=1e-4)

@@ -12,7 +12,7 @@ import relucert as rc
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
-from relucert.verification.certify import BOUNDING
+from relucert.verification.registry import BOUNDING
 from zoo import NETWORKS, inputs, network
 
 SHORT = {"alpha": {"steps": 4}, "sdp": {"steps": 3}, "moments": {"steps": 10, "rank": 3}}

@@ -30,12 +30,12 @@ def run(config: Attack) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import points_bar
-    from relucert.evaluation.attack import attacked
+    from relucert.cli.bar import followed
+    from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
-    with points_bar("attacking", hidden=config.json) as callback:
-        found = attacked(plain, lambda record, done, total: callback(done, total))
+    task = AttackTask(plain)
+    found = Attacked.of(list(followed(task.records(), len(task), "attacking", hidden=config.json)))
     if config.json:
         for record in found.records:
             line = {"index": record.index, "label": record.label, "prediction": record.prediction}

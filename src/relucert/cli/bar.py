@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+
+from relucert.records.record import Record
 
 
-@contextmanager
-def points_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, where that is a terminal; yields a function that is told `(done, total)`, and a word if there is one."""
+def followed(
+    records: Iterator[Record], total: int, what: str, *, hidden: bool, word: Callable[[Record], str] | None = None
+) -> Iterator[Record]:
+    """The records as they come, with a bar on stderr where that is a terminal; `word(record)` is shown beside it."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     off = hidden or not sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), disable=off, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-
-        def callback(done: int, total: int, word: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=f"{what} ({word})" if word else what)
-
-        yield callback
+        task = bar.add_task(what, total=total)
+        for record in records:
+            yield record
+            shown = what if word is None else f"{what} ({word(record)})"
+            bar.update(task, advance=1, description=shown)

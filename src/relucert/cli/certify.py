@@ -32,18 +32,19 @@ def run(config: Certify) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import points_bar
-    from relucert.evaluation.certify import decider, verdicts
+    from relucert.cli.bar import followed
+    from relucert.evaluation.certify import CertifyTask, Verdicts, decider
 
     plain = CertifyConfig(**{field.name: getattr(config, field.name) for field in fields(CertifyConfig)})
     stages: Counter[str] = Counter()
-    with points_bar("certifying", hidden=config.json) as bar:
 
-        def callback(record: Record, done: int, total: int) -> None:
-            stages[decider(record)] += 1
-            bar(done, total, ", ".join(f"{count} {stage}" for stage, count in stages.items()))
+    def word(record: Record) -> str:
+        stages[decider(record)] += 1
+        return ", ".join(f"{count} {stage}" for stage, count in stages.items())
 
-        found = verdicts(plain, callback)
+    task = CertifyTask(plain)
+    records = followed(task.records(), len(task), "certifying", hidden=config.json, word=word)
+    found = Verdicts.of(records, len(task))
     if config.json:
         for record in found.records:
             margin = record.margin if record.margin is None or math.isfinite(record.margin) else str(record.margin)

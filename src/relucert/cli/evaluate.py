@@ -29,12 +29,12 @@ def run(config: Evaluate) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import points_bar
-    from relucert.evaluation.evaluate import evaluate
+    from relucert.cli.bar import followed
+    from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
-    with points_bar("attacking", hidden=config.json) as callback:
-        result = evaluate(plain, callback)
+    task = EvaluateTask(plain)
+    result = task.evaluation(list(followed(task.records(), len(task), "attacking", hidden=config.json)))
     if config.json:
         print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
         return 0

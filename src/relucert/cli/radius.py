@@ -30,12 +30,12 @@ def run(config: Radius) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import points_bar
-    from relucert.evaluation.radius import radii
+    from relucert.cli.bar import followed
+    from relucert.evaluation.radius import Radii, RadiusTask
 
     plain = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
-    with points_bar("radii", hidden=config.json) as callback:
-        found = radii(plain, lambda record, done, total: callback(done, total))
+    task = RadiusTask(plain)
+    found = Radii.of(list(followed(task.records(), len(task), "radii", hidden=config.json)), task.net.dtype)
     if config.json:
         for record, exact in zip(found.records, found.exact, strict=True):
             line = {"index": record.index, "label": record.label, "prediction": record.prediction, "exact": exact}

@@ -1,10 +1,12 @@
-"""Verdicts on a data set's test points at one radius, point by point into records, by one process or several."""
+"""Verdicts on a data set's test points at one radius, streamed into records, by one process or several."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from relucert.core.ball import Ball
-from relucert.core.methods import parse, spec
+from relucert.core.methods import spec
 from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import CertifyConfig
@@ -23,15 +25,17 @@ from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
-from relucert.verification.cascade import CLOCK, Decision
-from relucert.verification.certify import CERTIFY, decide
+from relucert.verification.certify import decide
+from relucert.verification.query import Budget, Query
+from relucert.verification.registry import find
+from relucert.verification.verifier import CLOCK
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The records of all points that were reached, and how many have which verdict.
+    """The records of the points that were reached, by index, and how many have which verdict.
 
-    `points` are all that were asked about; `by` counts the records that each method decided.
+    `points` is the number of all points; `by` counts the records that each method decided.
     """
 
     records: list[Record]
@@ -39,6 +43,14 @@ class Verdicts:
     counts: dict[str, int]
     by: dict[str, int]
     seconds: float
+
+    @classmethod
+    def of(cls, records: Iterable[Record], points: int) -> Verdicts:
+        """The summary of records of `points` points."""
+        found = sorted(records, key=lambda record: record.index)
+        counts = {str(verdict): sum(record.verdict == verdict for record in found) for verdict in Verdict}
+        by = Counter(decider(record) for record in found)
+        return cls(found, points, counts, dict(by.most_common()), sum(record.seconds or 0.0 for record in found))
 
     @property
     def robust_error(self) -> float:
@@ -51,17 +63,23 @@ class Verdicts:
         return (self.counts["misclassified"] + self.counts["vulnerable"]) / self.points
 
     def summary(self) -> dict[str, Any]:
-        """The numbers but the points, as JSON."""
+        """The summary without the records, as JSON."""
         ends = {"robust_error": self.robust_error, "broken_error": self.broken_error}
         reached = {"points": self.points, "reached": len(self.records)}
         return {**self.counts, **ends, **reached, "by": self.by, "seconds": self.seconds}
 
 
 class CertifyTask:
-    """The question of a configuration, with the network and the points it is about."""
+    """The question of a configuration, with the network and the points it is about; its length is the number of points.
+
+    Verdicts are independent of batch composition, so a run that was stopped anywhere goes on with the points that are missing,
+    whatever the batches and the number of workers were.
+    """
 
     def __init__(self, config: CertifyConfig):
-        self.config, self.method = config, parse(config.method, CERTIFY)
+        self.config = config
+        method, entry = find(config.method)
+        self.verifier = entry.verifier(method)
         data = dataset(config.data)
         self.net = load(config.model)
         check_fit(self.net, data)
@@ -73,75 +91,72 @@ class CertifyTask:
             data.name,
             "test",
             ball_fields(config.p, config.radius, box),
-            f"certify by {spec(self.method)}" + ("" if config.timeout is None else f" in {config.timeout:g} s"),
+            f"certify by {spec(method)}" + ("" if config.timeout is None else f" in {config.timeout:g} s"),
         )
 
-    def solve(self, indices: Tensor, deadline: float, keep: Callable[[int, Facts], None]) -> None:
-        """Decide some points; `keep(index, facts)` hears of each as soon as it is decided."""
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @torch.no_grad()
+    def records(self) -> Generator[Record, None, None]:
+        """The records that are there already, then new ones as points are decided; all are stored before they are yielded.
+
+        Points that are open when `run_timeout` is over have no record.
+        """
+        config = self.config
+        deadline = math.inf if config.run_timeout is None else time.monotonic() + config.run_timeout
+        keys, known = [self.question.record(index).key for index in range(len(self))], versions()
+        with RecordStore(config.records, writable=True) as store:
+            missing = torch.tensor([index for index, key in enumerate(keys) if key not in store], dtype=torch.long)
+            for key in [key for key in keys if key in store]:
+                yield store.record(key)
+            for index, facts in self._answers(missing, deadline):
+                yield save(self.question, store, index, facts, known)
+
+    def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
+        """The facts of points that have no record, by this process or by workers."""
+        config = self.config
+        if config.workers > 1:
+            yield from spread(CertifyTask, config, missing, config.batch, config.workers, deadline)
+            return
+        for indices in missing.split(config.batch) if len(missing) else ():
+            if time.monotonic() < deadline:
+                yield from self.solve(indices, deadline)
+
+    def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
+        """The index and the facts of some points, each as soon as it is decided."""
         x, y = self.x[indices], self.y[indices]
         self.net.check(x, y)
         self.net.require_eval("a certificate")
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
-
-        def callback(found: Decision) -> None:
+        query = Query.of(self.net, x, y, self.ball, batch=len(x))
+        budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
+        for found in decide(query, self.verifier, budget, batch=len(x)):
             facts: dict[str, Any] = {
                 "label": int(y[found.index]),
                 "prediction": predicted[found.index],
                 "verdict": found.verdict,
                 "margin": found.margin,
-                "by": found.method,
+                "by": found.by,
                 "reason": found.reason or None,
                 "claim": found.claim or None,
                 "seconds": found.seconds,
             }
             if found.witness is not None:
                 facts["arrays"] = {"witness": found.witness.numpy()}
-            keep(int(indices[found.index]), facts)
-
-        limit = float("inf") if self.config.timeout is None else self.config.timeout
-        decide(self.net, x, y, self.ball, self.method, limit, batch=len(x), deadline=deadline, callback=callback)
+            yield int(indices[found.index]), facts
 
 
-def verdicts(
-    config: CertifyConfig, callback: Callable[[Record, int, int], None] = lambda record, done, total: None
-) -> Verdicts:
-    """Certify test points as the configuration says; `callback(record, done, total)` hears of each when it is decided.
-
-    Verdicts do not depend on who shares a batch, so a run that was stopped anywhere goes on with the points that are missing,
-    whatever the batches and the number of workers were.
-    """
-    deadline = float("inf") if config.run_timeout is None else time.monotonic() + config.run_timeout
-    prop = CertifyTask(config)
-    known = versions()
-    keys = [prop.question.record(index).key for index in range(len(prop.x))]
-    with RecordStore(config.records, writable=True) as store, torch.no_grad():
-        missing = torch.tensor([index for index, key in enumerate(keys) if key not in store], dtype=torch.long)
-        done = len(keys) - len(missing)
-        for key in keys:
-            if key in store:
-                callback(store.record(key), done, len(keys))
-
-        def keep(index: int, facts: Facts) -> None:
-            nonlocal done
-            done += 1
-            callback(save(prop.question, store, index, facts, known), done, len(keys))
-
-        if config.workers == 1:
-            for indices in missing.split(config.batch) if len(missing) else ():
-                if time.monotonic() < deadline:
-                    prop.solve(indices, deadline, keep)
-        else:
-            spread(CertifyTask, config, missing, config.batch, config.workers, deadline, keep)
-        records = [store.record(key) for key in keys if key in store]
-    counts = {str(verdict): sum(record.verdict == verdict for record in records) for verdict in Verdict}
-    by = Counter(decider(record) for record in records)
-    seconds = sum(record.seconds or 0.0 for record in records)
-    return Verdicts(records, len(keys), counts, dict(by.most_common()), seconds)
+def verdicts(config: CertifyConfig) -> Verdicts:
+    """Certify test points as the configuration says."""
+    task = CertifyTask(config)
+    with closing(task.records()) as records:
+        return Verdicts.of(records, len(task))
 
 
 def decider(record: Record) -> str:
-    """Who decided, in a word: a method's name, or why nobody did."""
+    """The name of the method that decided, or in a word why the point is undecided."""
     by = record.by or record.method.removeprefix("certify by ")
     name = by.removeprefix(CLOCK).partition("(")[0].partition(" in ")[0]
     if record.verdict != Verdict.UNKNOWN:

@@ -1,9 +1,10 @@
-"""Test error, robust error under an attack, and what the region theorem says: what anybody asks of a classifier first."""
+"""Test error, robust error under an attack, and the figures of the region theorem, streamed into records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,18 +14,18 @@ from torch import Tensor
 from relucert.attacks.problem import FIXED, attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
-from relucert.core.versions import versions
 from relucert.data import dataset
+from relucert.evaluation.attack import facts_of
 from relucert.evaluation.config import EvaluateConfig, RadiusConfig
 from relucert.evaluation.fit import check_fit
 from relucert.evaluation.radius import radii
-from relucert.evaluation.stream import Keep, Question, stream
+from relucert.evaluation.stream import Facts, Question, stream
 from relucert.geometry.distances import distances
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
-from relucert.records.record import Verdict, ball_fields
+from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 
 #: The theorem alone: the region of the point itself, with the box.
@@ -48,7 +49,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Shares in [0, 1]: `test_error` of the whole test set, `robust_error` (misclassified or broken) of the first points."""
+    """Shares in [0, 1]: `test_error` of the whole test set, `robust_error` (misclassified or falsified) of the first points."""
 
     test_error: float
     robust_error: float
@@ -64,45 +65,60 @@ class Evaluation:
         return asdict(self) | {"p": "inf" if self.p == float("inf") else self.p}
 
 
-def evaluate(config: EvaluateConfig, callback: Callable[[int, int], None] = lambda done, total: None) -> Evaluation:
+class EvaluateTask:
+    """The question of a configuration, with the network and the points it is about; its length is the number of points."""
+
+    def __init__(self, config: EvaluateConfig):
+        self.config, self.method = config, parse(config.attack, FIXED)
+        self.data = dataset(config.data)
+        self.net = load(config.model)
+        check_fit(self.net, self.data)
+        self.x, self.y = self.data.x_test[: config.points].to(self.net.dtype), self.data.y_test[: config.points]
+        ball = ball_fields(config.p, config.radius, (0.0, 1.0))
+        self.question = Question(digest(self.net), self.data.name, "test", ball, spec(self.method))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @torch.no_grad()
+    def records(self) -> Generator[Record, None, None]:
+        """The records of the attack in order; new ones are stored as they come."""
+        with RecordStore(self.config.records, writable=True) as store:
+            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+
+    def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(self.method.seed + piece)
+        found = attack(self.net, x, y, Ball(self.config.p, self.config.radius), self.method, generator)
+        predicted = self.net.predict(x)
+        seconds = (time.perf_counter() - started) / len(x)
+        for i in range(len(x)):
+            yield i, facts_of(found, i, int(y[i]), int(predicted[i]), seconds)
+
+    def evaluation(self, records: list[Record]) -> Evaluation:
+        """The evaluation from the records of all points, with the test error and what the region theorem says."""
+        config, data = self.config, self.data
+        falsified = sum(record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED) for record in records)
+        test_error = error(self.net, data.x_test.to(self.net.dtype), data.y_test)
+        regions = _regions(self.net, self.x, self.y, config) if config.regions else None
+        return Evaluation(
+            test_error, falsified / len(self), len(self), config.p, config.radius, spec(self.method),
+            sum(record.seconds or 0.0 for record in records), regions,
+        )  # fmt: skip
+
+
+def evaluate(config: EvaluateConfig, callback: Callable[[int, int], None] | None = None) -> Evaluation:
     """Evaluate a network as the configuration says; records are streamed to `config.records` and re-used from there.
 
     `callback(done, total)` is called as points are done.
     """
-    method = parse(config.attack, FIXED)
-    data = dataset(config.data)
-    net = load(config.model)
-    check_fit(net, data)
-    x, y = data.x_test[: config.points].to(net.dtype), data.y_test[: config.points]
-    ball = Ball(config.p, config.radius)
-    question = Question(digest(net), data.name, "test", ball_fields(config.p, config.radius, (0.0, 1.0)), spec(method))
-
-    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
-        started = time.perf_counter()
-        generator = torch.Generator().manual_seed(method.seed + piece)
-        found = attack(net, x, y, ball, method, generator)
-        predicted = net.predict(x)
-        seconds = (time.perf_counter() - started) / len(x)
-        for i in range(len(x)):
-            verdict = Verdict.VULNERABLE if bool(found.success[i]) else Verdict.UNKNOWN
-            one: dict[str, Any] = {"label": int(y[i]), "prediction": int(predicted[i]), "seconds": seconds}
-            if int(predicted[i]) != int(y[i]):
-                verdict = Verdict.MISCLASSIFIED
-            elif bool(found.success[i]):
-                one |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
-            keep(i, one | {"verdict": verdict})
-
-    falsified = done = 0
-    seconds = 0.0
-    with RecordStore(config.records, writable=True) as store, torch.no_grad():
-        for record in stream(question, x, y, store, solve, config.batch, versions()):
-            falsified += record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED)
-            seconds += record.seconds or 0.0
-            done += 1
-            callback(done, len(x))
-    test_error = error(net, data.x_test.to(net.dtype), data.y_test)
-    found = _regions(net, x, y, config) if config.regions else None
-    return Evaluation(test_error, falsified / len(x), len(x), config.p, config.radius, spec(method), seconds, found)
+    task, found = EvaluateTask(config), []
+    with closing(task.records()) as records:
+        for record in records:
+            found.append(record)
+            if callback is not None:
+                callback(len(found), len(task))
+    return task.evaluation(found)
 
 
 def _regions(net: Network, x: Tensor, y: Tensor, config: EvaluateConfig) -> Regions:

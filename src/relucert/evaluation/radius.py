@@ -1,9 +1,10 @@
-"""Certified radii of a data set's test points, point by point into records."""
+"""Certified radii of a data set's test points, streamed into records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,16 +13,16 @@ from torch import Tensor
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.methods import parse, spec
-from relucert.core.versions import versions
 from relucert.data import dataset
 from relucert.evaluation.config import RadiusConfig
 from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Keep, Question, stream
+from relucert.evaluation.stream import Facts, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
-from relucert.verification.radius import RADIUS, radius
+from relucert.verification.radius import radius
+from relucert.verification.registry import find
 
 
 @dataclass(frozen=True)
@@ -37,35 +38,70 @@ class Radii:
     without_witness: int
     seconds: float
 
+    @classmethod
+    def of(cls, records: list[Record], dtype: torch.dtype) -> Radii:
+        """The summary of records of a network in `dtype`, on which the tolerance of `exact` depends."""
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-6
+        ends = [(record.lower or 0.0, math.inf if record.upper is None else record.upper) for record in records]
+        exact = [upper <= lower * (1 + tolerance) for lower, upper in ends]
+        right = [i for i, record in enumerate(records) if record.verdict != Verdict.MISCLASSIFIED]
+        lowers = [ends[i][0] for i in right if math.isfinite(ends[i][0])]
+        uppers = [ends[i][1] for i in right if math.isfinite(ends[i][1])]
+        return cls(
+            records=records,
+            exact=exact,
+            mean_lower=_mean(lowers),
+            mean_upper=_mean(uppers),
+            share_exact=_mean([float(exact[i]) for i in right]),
+            misclassified=len(records) - len(right),
+            without_witness=sum(math.isinf(ends[i][1]) for i in right),
+            seconds=sum(record.seconds or 0.0 for record in records),
+        )
+
     def summary(self) -> dict[str, Any]:
-        """The numbers but the points, as JSON."""
+        """The summary without the records, as JSON."""
         return {name: value for name, value in asdict(self).items() if name not in ("records", "exact")}
 
 
-def radii(
-    config: RadiusConfig, callback: Callable[[Record, int, int], None] = lambda record, done, total: None
-) -> Radii:
-    """Find the radius of test points as the configuration says; `callback(record, done, total)` hears of each."""
-    method = parse(config.method, RADIUS)
-    data = dataset(config.data)
-    net = load(config.model)
-    check_fit(net, data)
-    x, y = data.x_test[: config.points].to(net.dtype), data.y_test[: config.points]
-    box = (0.0, 1.0) if config.box else None
-    prop = ball_fields(config.p, math.inf, box)
-    attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
-    beside = "" if attack is None else f" and {spec(attack)}"
-    if method.name in ("bab", "auto"):
-        beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
-    labelled = "" if config.labels else ", about the predicted class"
-    question = Question(digest(net), data.name, "test", prop, f"radius by {spec(method)}{beside}{labelled}")
+class RadiusTask:
+    """The question of a configuration, with the network and the points it is about; its length is the number of points."""
 
-    def solve(x: Tensor, y: Tensor, indices: Tensor, piece: int, keep: Keep) -> None:
-        found = radius(net, x, y if config.labels else None, config.p, box, method, attack, config.tol, config.timeout)
-        predicted = net.predict(x)
+    def __init__(self, config: RadiusConfig):
+        self.config = config
+        self.method, _ = find(config.method)
+        data = dataset(config.data)
+        self.net = load(config.model)
+        check_fit(self.net, data)
+        self.x, self.y = data.x_test[: config.points].to(self.net.dtype), data.y_test[: config.points]
+        self.box = (0.0, 1.0) if config.box else None
+        self.attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
+        beside = "" if self.attack is None else f" and {spec(self.attack)}"
+        if self.method.name in ("bab", "auto"):
+            beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
+        labelled = "" if config.labels else ", about the predicted class"
+        ball = ball_fields(config.p, math.inf, self.box)
+        name = f"radius by {spec(self.method)}{beside}{labelled}"
+        self.question = Question(digest(self.net), data.name, "test", ball, name)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @torch.no_grad()
+    def records(self) -> Generator[Record, None, None]:
+        """The records of all points in order; new ones are stored as they come."""
+        with RecordStore(self.config.records, writable=True) as store:
+            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+
+    def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
+        config = self.config
+        found = radius(
+            self.net, x, y if config.labels else None, config.p, self.box, self.method, self.attack, config.tol,
+            config.timeout,
+        )  # fmt: skip
+        predicted = self.net.predict(x)
         for i in range(len(x)):
             wrong = config.labels and int(predicted[i]) != int(y[i])
-            one: dict[str, Any] = {
+            facts: dict[str, Any] = {
                 "label": int(y[i]),
                 "prediction": int(predicted[i]),
                 "lower": float(found.lower[i]),
@@ -74,33 +110,15 @@ def radii(
                 "verdict": Verdict.MISCLASSIFIED if wrong else None,
             }
             if found.witness is not None and not wrong and bool(found.upper[i].isfinite()):
-                one["arrays"] = {"witness": found.witness[i].numpy()}
-            keep(i, one)
-
-    records: list[Record] = []
-    with RecordStore(config.records, writable=True) as store, torch.no_grad():
-        for record in stream(question, x, y, store, solve, config.batch, versions()):
-            records.append(record)
-            callback(record, len(records), len(x))
-    return _summarised(records, 1e-4 if net.dtype == torch.float32 else 1e-6)
+                facts["arrays"] = {"witness": found.witness[i].numpy()}
+            yield i, facts
 
 
-def _summarised(records: list[Record], tolerance: float) -> Radii:
-    ends = [(record.lower or 0.0, math.inf if record.upper is None else record.upper) for record in records]
-    exact = [upper <= lower * (1 + tolerance) for lower, upper in ends]
-    right = [i for i, record in enumerate(records) if record.verdict != Verdict.MISCLASSIFIED]
-    lowers = [ends[i][0] for i in right if math.isfinite(ends[i][0])]
-    uppers = [ends[i][1] for i in right if math.isfinite(ends[i][1])]
-    return Radii(
-        records=records,
-        exact=exact,
-        mean_lower=_mean(lowers),
-        mean_upper=_mean(uppers),
-        share_exact=_mean([float(exact[i]) for i in right]),
-        misclassified=len(records) - len(right),
-        without_witness=sum(math.isinf(ends[i][1]) for i in right),
-        seconds=sum(record.seconds or 0.0 for record in records),
-    )
+def radii(config: RadiusConfig) -> Radii:
+    """Find the radii of test points as the configuration says."""
+    task = RadiusTask(config)
+    with closing(task.records()) as records:
+        return Radii.of(list(records), task.net.dtype)
 
 
 def _mean(values: list[float]) -> float:

@@ -1,7 +1,7 @@
-"""The one evaluation loop: points go through a method piece by piece, and every answer is a record at once.
+"""The evaluation loop: points go through a method piece by piece, and every answer becomes a record at once.
 
-Points are worked on in pieces that depend on their numbers alone, so that a run which was stopped anywhere and started
-again asks the same questions as one that was not; what the store has already is not done again.
+Pieces depend on the numbers of points alone, so that a run which was stopped anywhere and started again evaluates the same
+pieces as one that was not. What the store has already is not evaluated again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relucert.core.versions import versions
 from relucert.records.record import Record
 from relucert.records.store import RecordStore
 
+#: The fields of a record; one named "arrays" is a dictionary of arrays for the sidecar.
 Facts = Mapping[str, Any]
-Keep = Callable[[int, Facts], None]
-Solve = Callable[[Tensor, Tensor, Tensor, int, Keep], None]
+#: `solve(x, y, piece)` yields the position in x and the facts of every point, each as soon as it is known.
+Solve = Callable[[Tensor, Tensor, int], Iterator[tuple[int, Facts]]]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about every point: the key fields of its records but the index."""
+    """What is evaluated at every point: the key fields of its records but the index."""
 
     model: str
     data: str
@@ -39,22 +41,16 @@ class Question:
 
 
 def stream(
-    question: Question, x: Tensor, y: Tensor, store: RecordStore, solve: Solve, batch: int, versions: dict[str, str]
-) -> Iterator[Record]:
-    """The records of all points `(points, *input)` in order, new ones stored as they come.
-
-    `solve(x, y, indices, piece, keep)` answers one piece: `keep(place, facts)` for every point of it, as soon as it is known;
-    a fact named "arrays" is a dictionary of arrays for the sidecar.
-    """
+    question: Question, x: Tensor, y: Tensor, store: RecordStore, solve: Solve, batch: int
+) -> Iterator[Record]:  # fmt: skip
+    """The records of all points `(points, *input)` in order; new answers are stored as they come."""
+    known = versions()
     for piece, indices in enumerate(torch.arange(len(x)).split(batch)):
         numbers = indices.tolist()
         keys = [question.record(index).key for index in numbers]
         if not all(key in store for key in keys):
-
-            def keep(place: int, facts: Facts, numbers: list[int] = numbers) -> None:
-                save(question, store, numbers[place], facts, versions)
-
-            solve(x[indices], y[indices], indices, piece, keep)
+            for place, facts in solve(x[indices], y[indices], piece):
+                save(question, store, numbers[place], facts, known)
         for key in keys:
             yield store.record(key)
 

@@ -1,11 +1,11 @@
-"""Several processes that share the points of one question; one of them alone writes."""
+"""Multi-process evaluation with a single writer."""
 
 from __future__ import annotations
 
 import multiprocessing
 import queue
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -20,23 +20,22 @@ PATIENCE = 0.5  # seconds between looks at whether the workers are alive
 class Solver(Protocol):
     """What a worker makes of the configuration."""
 
-    def solve(self, indices: Tensor, deadline: float, keep: Callable[[int, Facts], None]) -> None:
-        """Answer for some points, `keep(index, facts)` for each."""
+    def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
+        """The index and the facts of every point, each as soon as it is known."""
         ...
 
 
 def spread(
-    make: Callable[[Any], Solver], config: Any, indices: Tensor, batch: int, workers: int, deadline: float,
-    keep: Callable[[int, Facts], None],
-) -> None:  # fmt: skip
-    """Let `workers` processes answer for points, in pieces of at most `batch`, with `make(config).solve`.
+    make: Callable[[Any], Solver], config: Any, indices: Tensor, batch: int, workers: int, deadline: float
+) -> Iterator[tuple[int, Facts]]:
+    """The answers of `make(config).solve` about all points by several processes, in pieces of at most `batch`.
 
-    `keep` is called in this process. Pieces are handed out as workers get free, so the order of answers is not known. What a
-    worker raises is raised here; then, and when this process is interrupted, all of them are ended.
+    Pieces go to whichever worker is free, so answers come in no particular order. An error of a worker is raised here. Whenever
+    the iteration ends, by an error or an interruption too, all workers are ended.
     """
     if len(indices) == 0:
         return
-    # A few pieces for each, so that nobody waits long for the last one.
+    # A few pieces for each worker, so that the last piece is short.
     size = max(1, min(batch, -(-len(indices) // (4 * workers))))
     pieces = [part.tolist() for part in indices.split(size)]
     context = multiprocessing.get_context("spawn")
@@ -60,7 +59,7 @@ def spread(
                     raise RunError("a worker has died; points that were decided are kept, run again to go on") from None
                 continue
             if kind == "point":
-                keep(*what)
+                yield what
             elif kind == "end":
                 ended += 1
             else:
@@ -74,17 +73,16 @@ def spread(
 
 
 def _work(make: Callable[[Any], Solver], config: Any, tasks: Any, answers: Any, threads: int, deadline: float) -> None:
-    """The life of a worker."""
+    """A worker: answer pieces until there are none."""
     try:
         torch.set_num_threads(threads)
         solver = make(config)
         while (part := tasks.get()) is not None:
-            solver.solve(
-                torch.tensor(part), deadline, lambda index, facts: answers.put(("point", (index, dict(facts))))
-            )
+            for index, facts in solver.solve(torch.tensor(part), deadline):
+                answers.put(("point", (index, dict(facts))))
         answers.put(("end", None))
     except KeyboardInterrupt:
-        pass  # the process that waits has been interrupted as well
+        pass  # the parent process is interrupted as well
     except RelucertError as error:
         answers.put(("error", error))
     except Exception:

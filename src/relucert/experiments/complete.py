@@ -20,15 +20,15 @@ from typing import Any
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.data import dataset
-from relucert.evaluation.certify import Verdicts, verdicts
+from relucert.evaluation.certify import CertifyTask, Verdicts
 from relucert.evaluation.config import CertifyConfig
 from relucert.experiments.others import published
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import save
 from relucert.records.atomic import write_atomically
 from relucert.records.record import Record
-from relucert.verification.auto import Auto
 from relucert.verification.bounds import bounds
+from relucert.verification.cascade import Auto
 
 RESULTS, PAGE = Path("results") / "complete", Path("results") / "complete.md"
 RUNS = Path("runs")
@@ -94,11 +94,12 @@ def decided(name: str, folder: Path) -> Verdicts:
         timeout=case.timeout, workers=2, batch=50, out=records,
     )  # fmt: skip
 
-    def callback(record: Record, done: int, total: int) -> None:
-        if sys.stderr.isatty() or done % 100 == 0:
-            print(f"\r{name}: {done} of {total}", end="", file=sys.stderr, flush=True)
-
-    found = verdicts(config, callback)
+    task, reached = CertifyTask(config), []
+    for record in task.records():
+        reached.append(record)
+        if sys.stderr.isatty() or len(reached) % 100 == 0:
+            print(f"\r{name}: {len(reached)} of {len(task)}", end="", file=sys.stderr, flush=True)
+    found = Verdicts.of(reached, len(task))
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
     summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
     if case.model.startswith("results/") and open_:

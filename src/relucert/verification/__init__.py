@@ -1,9 +1,18 @@
-"""Verdicts and radii: from a question about inputs to an answer that is proved or shown.
+"""Verdicts and radii: from a query about inputs to an answer that is proved or shown.
 
-One input through `certify(net, x, y, ball, "auto")`: `certify` checks the arguments, makes the float64 copy of the network and
-the property, and hands batches to `cascade`. There every stage (`auto` lists them) sees the inputs that are still open: the
-region theorem (`geometry.theorem`), attacks (`attacks`), bounds (`margins`, `bounding.methods`), then branch and bound
-(`bab/`). A verdict ROBUST needs a margin above the rounding errors of bound and network (`bounding.rounding`); VULNERABLE
-needs a counterexample that was run again (`networks.prediction`). `radius` searches for the largest radius: by the theorem, by
-bounds (`search`), by branch and bound (`narrowing`) or by programs (`mip.distortion`).
+The way of one input through `certify(net, x, y, ball, "auto")`, file by file, in reading order:
+
+1. `certify`: checks the arguments, looks the method up and hands batches of inputs to its verifier.
+2. `registry`: the methods by name, each with its verifier and its radius method.
+3. `query`: `Query` is network, float64 copy, inputs, balls and property, made once; `Budget` is the time.
+4. `verifier`: `Verifier.decide(query, budget)` is an iterator of `Decision`s, in the order in which they are made; `Outcome` is
+   what a verifier knows of its batch, and where ROBUST and VULNERABLE are made.
+5. `cascade`: `Auto` is a list of verifiers, each of which sees what those before it have left open.
+6. `incomplete`: the region theorem (`geometry.theorem`), bounds (`bounding.methods`) and attacks (`attacks`) as verifiers. A
+   margin less the rounding error of its bound must exceed the evaluation error of the network (`bounding.rounding`).
+7. `bab`: branch and bound, with `subproblems`, `frontier`, `counterexamples` and `leaves` beside it. A counterexample is run
+   through the network again (`networks.prediction`).
+
+`mip` is another complete verifier. `radius` finds the largest radius: by the theorem (`incomplete`), by bounds (`search`), by
+branch and bound (`narrowing`) or by programs (`mip.distortion`); `upper` adds an attack. `bounds` gives the intervals alone.
 """

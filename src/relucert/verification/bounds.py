@@ -1,4 +1,4 @@
-"""`bounds`: what every unit and every logit can be over a ball, for users who build on it."""
+"""`bounds`: intervals of every unit and every logit over a ball, for users who build on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relucert.core.methods import Method, parse
 from relucert.core.modes import outside_inference
 from relucert.core.properties import Property
 from relucert.networks.network import Network
-from relucert.verification.certify import BOUNDING
+from relucert.verification.registry import BOUNDING
 
 
 @outside_inference
@@ -22,7 +22,7 @@ def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: 
     """Intervals of the inputs of every switching node, by the node's index in the graph, and of the logits, over the ball.
 
     They are computed in the network's dtype and not widened by its rounding: for verdicts see `certify`. Where nothing is
-    known, as over a set without an end, they are infinite.
+    known, as over an unbounded set, they are infinite.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")

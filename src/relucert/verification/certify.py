@@ -2,7 +2,7 @@
 
 ROBUST means: the network of real arithmetic with the stored weights keeps its decision at every input of the ball inside the
 box, and so does the network as it runs in its own dtype, in whatever order sums are evaluated. Bounds are computed in float64;
-the margin that is reported is what is left of them after a bound on their own rounding, and it must exceed a bound on the
+the margin that is reported is what is left of them after a bound on their own rounding error, and it must exceed a bound on the
 error of evaluating the network in its dtype (`bounding.rounding`). VULNERABLE comes with a witness that was run through the
 network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 """
@@ -10,39 +10,22 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.attacks.base import FixedAttack
-from relucert.bounding.base import Bounding
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.methods.ibp import IBP
-from relucert.bounding.methods.kw import KW
-from relucert.bounding.methods.lipschitz import Lipschitz
-from relucert.bounding.methods.moments import Moments
-from relucert.bounding.methods.sdp import SDP
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method, parse
+from relucert.core.methods import Method
 from relucert.core.modes import outside_inference
-from relucert.core.properties import against, class_stays
-from relucert.core.results import Certificate, concatenate
-from relucert.geometry.theorem import Region
-from relucert.networks.network import Network, in_double
-from relucert.verification.auto import Auto
-from relucert.verification.bab.bab import BaB
-from relucert.verification.cascade import Callback, Piece
-from relucert.verification.mip.mip import MIP
-
-BOUNDING: dict[str, type[Bounding]] = {
-    "ibp": IBP, "kw": KW, "crown": CROWN, "alpha": Alpha, "lipschitz": Lipschitz, "sdp": SDP,
-    "moments": Moments,
-}  # fmt: skip
-CERTIFY: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
+from relucert.core.results import Certificate, Verdict
+from relucert.networks.network import Network
+from relucert.verification.query import Budget, Query
+from relucert.verification.registry import find
+from relucert.verification.verifier import Decision, Verifier
 
 
 @outside_inference
@@ -67,7 +50,7 @@ def certify(
     >>> [str(verdict) for verdict in found.verdict]
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
-    chosen = parse(method, CERTIFY)
+    chosen, entry = find(method)
     net.check(x, y)
     net.require_eval("a certificate")
     ball.check(x)
@@ -77,39 +60,50 @@ def certify(
         raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
     if ball.box is None and bool(ball.radii(x).isinf().any()):
         raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
-    if targets is not None and isinstance(chosen, Region):
-        raise InvalidInput("targets must be left out for method region, whose theorem is about the class")
-    return decide(net, x, y, ball, chosen, math.inf if timeout is None else timeout, targets, batch)
-
-
-def decide(
-    net: Network, x: Tensor, y: Tensor, ball: Ball, method: Method, limit: float = math.inf,
-    targets: Tensor | None = None, batch: int = 100, *, deadline: float = math.inf, callback: Callback | None = None,
-) -> Certificate:  # fmt: skip
-    """The verdicts on inputs that have been checked; `callback` hears of every one at once, with its number in x.
-
-    At `deadline` (of `time.monotonic`) everything ends: what is open then is UNKNOWN, and not told.
-    """
+    if targets is not None and not entry.targets:
+        raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if len(x) == 0:
         return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
-    double = in_double(net)
-    ball = ball.beside(x)
-    stages: Sequence[Method] = (method,)
-    if isinstance(method, Auto):
-        stages = method.stages(float(ball.p), single=Moments.whole(net))
-        if targets is not None:  # these two know nothing of targets
-            stages = [stage for stage in stages if not isinstance(stage, Region | FixedAttack)]
-    found = []
-    for part in torch.arange(len(x), device=x.device).split(batch):
-        with torch.no_grad():
-            if targets is None:
-                prop = class_stays(y[part], net.classes, dtype=torch.float64)
-                holds = net.predict(x[part]) == y[part]
-            else:
-                prop = against(y[part], targets[part], net.classes, dtype=torch.float64)
-                holds = prop.holds(net(x[part]).double())
-        piece = Piece(
-            net, double, x[part], y[part], ball.restrict(part), prop, holds, part, limit=limit, deadline=deadline
-        )
-        found.append(piece.decided(stages, callback))
-    return concatenate(found)
+    query = Query.of(net, x, y, ball, targets, batch)
+    budget = Budget(math.inf if timeout is None else timeout)
+    return _certificate(x, decide(query, entry.verifier(chosen), budget, batch))
+
+
+def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:
+    """The decisions of a verifier about all inputs, `batch` of them at a time, each as soon as it is made.
+
+    Inputs that violate the property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are
+    open when the deadline of the budget passes have no decision.
+    """
+    start = 0
+    for part in query.split(batch):
+        for place in (~part.holds).nonzero()[:, 0].tolist():
+            yield Decision(start + place, Verdict.MISCLASSIFIED, -math.inf, "prediction", 0.0)
+        right = part.holds.nonzero()[:, 0]
+        if len(right) and not budget.over:
+            each = budget.each(len(right))
+            for found in verifier.decide(part.restrict(right), budget):
+                open_ = found.verdict is Verdict.UNKNOWN
+                if open_ and budget.over:
+                    continue
+                timed = open_ and (found.timed or found.seconds >= float(each[found.index]))
+                yield replace(found, index=start + int(right[found.index]), timed=timed)
+        start += len(part)
+
+
+def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision]) -> Certificate:
+    """The certificate of decisions about all inputs."""
+    found = sorted(decisions, key=lambda decision: decision.index)
+    witness = torch.full_like(x, math.nan)
+    for decision in found:
+        if decision.witness is not None:
+            witness[decision.index] = decision.witness
+    return Certificate(
+        verdict=[decision.verdict for decision in found],
+        margin=torch.tensor([decision.margin for decision in found], dtype=torch.float64, device=x.device),
+        witness=witness if any(decision.witness is not None for decision in found) else None,
+        method=[decision.by for decision in found],
+        seconds=torch.tensor([decision.seconds for decision in found], dtype=x.dtype),
+        reason=[decision.reason for decision in found],
+        claim=[decision.claim for decision in found],
+    )

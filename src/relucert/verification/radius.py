@@ -1,4 +1,4 @@
-"""`radius`: an interval around the distance to the nearest change of decision, whoever finds it."""
+"""`radius`: an interval around the distance to the nearest change of decision, by any method."""
 
 from __future__ import annotations
 
@@ -10,25 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.attacks.problem import MINIMAL
-from relucert.bounding.base import Bounding
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
-from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
-from relucert.verification.auto import Auto
-from relucert.verification.bab.bab import BaB
-from relucert.verification.certify import BOUNDING
-from relucert.verification.mip.distortion import program_radius
-from relucert.verification.mip.mip import MIP
-from relucert.verification.narrowing import narrow_radius
-from relucert.verification.search import search_radius
+from relucert.verification.query import Budget, Query
+from relucert.verification.registry import find
 from relucert.verification.upper import attacked
-
-RADIUS: dict[str, type[Method]] = {"region": Region, **BOUNDING, "bab": BaB, "mip": MIP, "auto": Auto}
 
 
 @outside_inference
@@ -63,7 +54,7 @@ def radius(
     >>> bool((found.lower > 0).all()), bool((found.lower <= found.upper).all())
     (True, True)
     """
-    chosen = parse(method, RADIUS)
+    chosen, entry = find(method)
     p = check_p(p)
     net.check(x, y)
     net.require_eval("a radius")
@@ -79,14 +70,6 @@ def radius(
         return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
-    if isinstance(chosen, Region):
-        found = chosen.radius(net, x, labels, p, box)
-    elif isinstance(chosen, BaB | Auto):
-        method = BaB(nodes=chosen.nodes) if isinstance(chosen, Auto) else chosen
-        found = narrow_radius(net, x, labels, p, box, method, tol, math.inf if timeout is None else timeout)
-    elif isinstance(chosen, MIP):
-        found = program_radius(net, x, labels, p, box, chosen)
-    else:
-        assert isinstance(chosen, Bounding)
-        found = search_radius(net, x, labels, p, box, chosen)
-    return found if attack is None else attacked(net, x, labels, p, box, found, attack)
+    query = Query.of(net, x, labels, Ball(p, math.inf, box))
+    found = entry.radius(chosen).radius(query, Budget(math.inf if timeout is None else timeout), tol)
+    return found if attack is None else attacked(query, found, attack)

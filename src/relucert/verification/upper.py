@@ -1,10 +1,9 @@
-"""The upper ends of radii by attacks: a witness that is nearer than what is known takes its place."""
+"""The upper ends of radii by attacks: the nearest witness counts."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,23 +12,20 @@ from relucert.attacks.problem import minimal_attack
 from relucert.core.errors import Contradiction
 from relucert.core.methods import Method
 from relucert.core.results import RadiusInterval, meets
-from relucert.networks.network import Network
+from relucert.verification.query import Query
 
 ROUNDING = 1e-6  # relative, of a proved radius and the distance of a witness
 
 
-def attacked(
-    net: Network, x: Tensor, y: Tensor, p: float, box: Any, found: RadiusInterval, attack: str | Method
-) -> RadiusInterval:
+def attacked(query: Query, found: RadiusInterval, attack: str | Method) -> RadiusInterval:
     """The intervals with the nearer of the known witness and the attack's as their upper ends.
 
     A witness changes the decision in real arithmetic, too, so none lies nearer than a proof allows, but for the rounding of
-    the two numbers.
+    both numbers.
     """
-    if len(x) == 0:
-        return found
+    x = query.x
     started = time.perf_counter()
-    result = minimal_attack(net, x, y, p, box, attack)
+    result = minimal_attack(query.net, x, query.y, query.p, query.sides, attack)
     seconds = found.seconds + (time.perf_counter() - started) / len(x)
     nearer = result.distance < found.upper
     if not bool(nearer.any()):

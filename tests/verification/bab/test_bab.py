@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import relucert as rc
+from asserts import outcome
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.split_bounds import Problems, ascend
 from relucert.core.properties import Property, class_stays
@@ -16,8 +17,9 @@ from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.bab import bab
-from relucert.verification.bab.bab import BaB, branch_and_bound
+from relucert.verification.bab.bab import BaB
 from relucert.verification.bab.leaves import leaf_program
+from relucert.verification.query import Budget, Query
 from zoo import inputs, network, randomised
 
 
@@ -84,12 +86,11 @@ def test_points_do_not_depend_on_who_shares_the_batch():
     x = inputs(net, 6)
     y = net.predict(x)
     ball = rc.Ball(math.inf, torch.tensor([0.05, 0.1, 0.2, 0.3, 0.1, 0.4]).double())
-    prop = class_stays(y, net.classes, dtype=torch.float64)
-    method = BaB(nodes=300, batch=16)
-    together = branch_and_bound(net, net, x, ball, prop, method)
+    query, method = Query.of(net, x, y, ball), BaB(nodes=300, batch=16)
+    together = outcome(method, query)
     for place in range(6):
         one = torch.tensor([place])
-        alone = branch_and_bound(net, net, x[one], ball.restrict(one), prop.restrict(one), method)
+        alone = outcome(method, query.restrict(one))
         assert bool(alone.proved) == bool(together.proved[place])
         assert bool(alone.falsified) == bool(together.falsified[place])
 
@@ -98,16 +99,16 @@ def test_limits_end_the_search_and_say_so():
     net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
     x = inputs(net, 8)
     y = net.predict(x)
-    prop = class_stays(y, net.classes, dtype=torch.float64)
     ball = rc.Ball(math.inf, 0.1)
-    few = branch_and_bound(net, net, x, ball, prop, BaB(nodes=1))
+    query = Query.of(net, x, y, ball)
+    few = outcome(BaB(nodes=1), query)
     undecided = ~(few.proved | few.falsified)
     assert bool(undecided.any())
-    late = branch_and_bound(net, net, x, ball, prop, BaB(), deadline=0.0)
+    late = outcome(BaB(), query, Budget(deadline=0.0))
     assert not bool(late.proved[undecided].any())
     found = rc.certify(net, x, y, ball, "bab(nodes=1)")
     assert all((found.verdict[i] is Verdict.UNKNOWN) == bool(undecided[i]) for i in range(8))
-    whole = branch_and_bound(net, net, x, ball, prop, BaB())
+    whole = outcome(BaB(), query)
     assert bool((whole.proved | whole.falsified).all())
     assert int(whole.nodes.sum()) > int(few.nodes.sum())
 
@@ -323,7 +324,9 @@ def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkey
     net = network("max pool", dtype)
     double = network("max pool")
     x = inputs(double, 2)
-    prop = class_stays(double.predict(x), 3, dtype=torch.float64)
+    y = double.predict(x)
+    prop = class_stays(y, 3, dtype=torch.float64)
+    ball, holds = rc.Ball(math.inf, 0.05), torch.ones(2, dtype=torch.bool)
     seen = []
 
     def error(given, x, ball, inputs, prop, kind):
@@ -332,7 +335,7 @@ def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkey
 
     monkeypatch.setattr(bab, "evaluation_error_", bab.evaluation_error, raising=False)
     monkeypatch.setattr(bab, "evaluation_error", error)
-    branch_and_bound(net, double, x, rc.Ball(math.inf, 0.05), prop, BaB(nodes=1))
+    outcome(BaB(nodes=1), Query(net, double, x.to(dtype), y, ball, prop, holds))
     ((given, nodes, kind),) = seen
     assert given is double
     assert nodes == {node.index for node in double.switches}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from relucert.verification.bab.frontier import LeafStore
+from relucert.verification.bab.frontier import Frontier, Leaves
 from zoo import network
 
 
@@ -13,7 +13,7 @@ def test_leaves_come_back_at_open_units():
     relus = list(net.switches)
     generator = torch.Generator().manual_seed(0)
     unstable = {node.index: torch.rand(3, *node.shape, generator=generator) < 0.5 for node in relus}
-    store = LeafStore(relus, unstable, 3, torch.float64)
+    store = Frontier(relus, unstable, 3, torch.float64)
     owner = torch.tensor([2, 0, 2, 1, 0])
 
     def drawn(low, high):
@@ -26,15 +26,15 @@ def test_leaves_come_back_at_open_units():
     slopes = {index: value.double() / 4 for index, value in drawn(0, 5).items()}
     betas = {index: value.double() for index, value in drawn(0, 9).items()}
     units = torch.arange(10).reshape(5, 2)
-    slots = torch.tensor(store.add(owner, signs, slopes, betas, units))
+    slots = torch.tensor(store.add(owner, Leaves(signs, slopes, betas), units))
     assert store.size() == sum(store.size(point) for point in range(3)) > 0
     order = torch.tensor([3, 0, 4, 1, 2])
-    back = store.take(owner[order], slots[order])
-    for before, after in zip((signs, slopes, betas), back[:3], strict=True):
+    back, candidates = store.take(owner[order], slots[order])
+    for before, after in zip((signs, slopes, betas), back, strict=True):
         for index, values in after.items():
             assert torch.equal(values, before[index][order].to(values.dtype))
-    assert torch.equal(back[3], units[order])
-    again = store.add(owner, signs, slopes, betas, units)
+    assert torch.equal(candidates, units[order])
+    again = store.add(owner, Leaves(signs, slopes, betas), units)
     assert sorted(again) == sorted(slots.tolist())  # places are used again
     store.forget(2)
     assert store.size(2) == 0

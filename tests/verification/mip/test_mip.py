@@ -10,16 +10,15 @@ import torch
 from torch import nn
 
 import relucert as rc
-from asserts import assert_witness
+from asserts import assert_witness, outcome
 from oracles import TINY, mip_distance, tiny
 from relucert.core.errors import InvalidInput
-from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.mip.distortion import minimal_distortion
-from relucert.verification.mip.mip import mixed_integer
 from relucert.verification.mip.solver import Answer, HiGHS
+from relucert.verification.query import Budget, Query
 from zoo import NETWORKS, inputs, network, randomised
 
 
@@ -76,7 +75,7 @@ def test_distortions_are_the_exact_distances(name, p):
     truth = mip_distance(net, x, int(y), p, (0.0, 1.0))
     whole = float(x.numel()) if p == 1 else 1.0
     start = x.new_full((1,), 1.3 * truth if math.isfinite(truth) else 1.01 * whole)
-    claimed, witnesses, _ = minimal_distortion(net, net, x, y, p, box, rc.MIP(), start)
+    claimed, witnesses, _ = minimal_distortion(Query.of(net, x, y, rc.Ball(p, math.inf, box)), rc.MIP(), start)
     found = rc.radius(net, x, y, p, method="mip")
     assert_witness(net, x, y, p, (0.0, 1.0), found)
     if math.isinf(truth):
@@ -124,11 +123,12 @@ def test_a_start_that_nothing_is_within_is_a_bound():
     x = inputs(net, 2)
     y = net.predict(x)
     truth = torch.tensor([mip_distance(net, x[i : i + 1], int(y[i]), math.inf, None) for i in range(2)]).double()
-    near, witnesses, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth / 2)
+    query = Query.of(net, x, y, rc.Ball(math.inf, math.inf, None))
+    near, witnesses, _ = minimal_distortion(query, rc.MIP(), truth / 2)
     assert bool(witnesses.distance.isinf().all())
     assert bool((near >= truth / 2 * (1 - 1e-9)).all())
     assert bool((near <= truth).all())
-    far, witnesses, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), truth * 2)
+    far, witnesses, _ = minimal_distortion(query, rc.MIP(), truth * 2)
     torch.testing.assert_close(far, truth, rtol=1e-5, atol=0)
     torch.testing.assert_close(witnesses.distance, truth, rtol=1e-5, atol=0)
 
@@ -187,10 +187,10 @@ def test_no_time_means_unknown():
     net = Network(randomised(mlp((6,), 3, [30, 30]), 3).double(), (6,)).eval()
     x = inputs(net, 8)
     y = net.predict(x)
-    prop = class_stays(y, net.classes, dtype=torch.float64)
     ball = rc.Ball(math.inf, 0.1)
-    late = mixed_integer(net, net, x, ball, prop, rc.MIP(), deadline=0.0)
-    whole = mixed_integer(net, net, x, ball, prop, rc.MIP())
+    query = Query.of(net, x, y, ball)
+    late = outcome(rc.MIP(), query, Budget(deadline=0.0))
+    whole = outcome(rc.MIP(), query)
     assert bool((whole.proved | whole.falsified).all())
     undecided = ~(late.proved | late.falsified)
     assert bool(undecided.any())
@@ -198,7 +198,7 @@ def test_no_time_means_unknown():
     none = rc.certify(net, x, y, ball, rc.MIP(), timeout=1e-9)
     assert all(verdict in (Verdict.UNKNOWN, Verdict.ROBUST) for verdict in none.verdict)
     assert Verdict.UNKNOWN in none.verdict
-    short = mixed_integer(net, net, x, ball, prop, rc.MIP(seconds=1e-9))
+    short = outcome(rc.MIP(seconds=1e-9), query)
     assert not bool((short.proved & whole.falsified).any())
     assert bool((~(short.proved | short.falsified)).any())
 
@@ -209,8 +209,8 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
     x = inputs(net, 2)
     y = net.predict(x)
     ball = rc.Ball(math.inf, 0.3)
-    prop = class_stays(y, net.classes, dtype=torch.float64)
-    nothing = mixed_integer(net, net, x, ball, prop, rc.MIP(), deadline=0.0)
+    query = Query.of(net, x, y, ball)
+    nothing = outcome(rc.MIP(), query, Budget(deadline=0.0))
     unknown = ~nothing.proved
     assert bool(unknown.any())
     for status in ("failed", "target", "optimal"):
@@ -221,11 +221,12 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
                     status, -math.inf, np.full(len(problem.cost), wild)
                 ),
             )  # fmt: skip
-            found = mixed_integer(net, net, x, ball, prop, rc.MIP())
+            found = outcome(rc.MIP(), query)
             assert not bool(found.proved[unknown].any())
             if wild != 1e9:  # far away, put back into the ball, is a point as good as any
                 assert not bool(found.falsified.any())
-            claimed, _, _ = minimal_distortion(net, net, x, y, math.inf, None, rc.MIP(), x.new_full((2,), 0.3))
+            free = Query.of(net, x, y, rc.Ball(math.inf, math.inf, None))
+            claimed, _, _ = minimal_distortion(free, rc.MIP(), x.new_full((2,), 0.3))
             assert bool((claimed[unknown] == 0).all())
 
 

@@ -1,7 +1,8 @@
-"""`CounterexampleSearch`: where branch and bound looks for witnesses while it bounds.
+"""`CounterexampleSearch`: where branch and bound looks for counterexamples while it bounds.
 
-The minimiser of every leaf's bound is run through the network. From the best of each problem's a few steps go downhill; now
-and then, in l_1 and l_inf, the program of the linear region around there is solved, and the hunt goes on from its minimiser.
+The minimiser of every subproblem's bound is run through the network. From the best minimiser of each problem a few steps of
+projected gradient descent follow. After 1, 2, 4, 8, ... rounds, in l_1 and l_inf, the linear program of the linear region there
+is solved, and the search goes on from its minimiser.
 """
 
 from __future__ import annotations
@@ -15,27 +16,25 @@ import torch
 from torch import Tensor
 
 from relucert.bounding.split_bounds import Signs
-from relucert.networks.network import Network
 from relucert.networks.prediction import falsified
 from relucert.verification.bab.leaves import leaf_program
 from relucert.verification.bab.subproblems import SubProblems
-from relucert.verification.outcome import Outcome
+from relucert.verification.verifier import Outcome
 
-_CORNERS = 4  # programs of linear regions, one after the other
-_EFFORT = 1200  # fewer of them where this many units may switch, all programs of a turn together
-_AROUND = 16  # points around their minimisers
-_NEAR = 0.25  # of what the bound is below zero: points above it are no place to look for witnesses
+_CORNERS = 4  # linear programs, one after the other
+_EFFORT = 1200  # unstable units of all programs of a turn together: with more units there are fewer programs
+_AROUND = 16  # random points around each minimiser
+_NEAR = 0.25  # a program is solved only where the margin is below this part of what the bound is below zero
 
 
 @dataclass(eq=False)
 class CounterexampleSearch:
-    """Witnesses of the network as it is used, `net`, for the problems of `parts`.
+    """Counterexamples for the network as executed, for the problems of `parts`.
 
-    `descent` is the number of steps downhill, `left(point)` are the seconds that a point may still cost. Witnesses go into
+    `descent` is the number of gradient steps, `left(point)` the seconds that a point may still cost. Counterexamples go into
     `found`; `aside` are the seconds that were charged to single points there.
     """
 
-    net: Network
     parts: SubProblems
     descent: int
     found: Outcome
@@ -43,21 +42,23 @@ class CounterexampleSearch:
     aside: float = 0.0
 
     def __post_init__(self) -> None:
-        self.x, self.ball, self.prop, self.owner = self.parts.x, self.parts.ball, self.parts.prop, self.parts.owner
+        query = self.parts.query
+        self.net, self.x, self.ball, self.prop = query.net, query.wide, query.ball, query.prop
+        self.owner = self.parts.owner
         self.rounds = [0] * len(self.owner)
 
     def look(self, points: Tensor, bounds: Tensor, which: Tensor) -> None:
-        """Look at the minimisers of leaves of the problems `which`, whose bounds are given, and around there."""
+        """Search from the minimisers of subproblems of the problems `which`, whose bounds are given."""
         self.run(points, self.owner[which])
         if self.descent == 0:
             return
         best = self._best_of(points.to(self.net.dtype), which)
-        chosen, z = which[best], self._downhill(points[best], which[best], 0.5)
+        chosen, z = which[best], self._descend(points[best], which[best], 0.5)
         self.run(z, self.owner[chosen])
         near = self._margins(z.to(self.net.dtype), chosen).double() < -_NEAR * bounds[best]
         for place, key in enumerate(chosen.tolist()):
             self.rounds[key] += 1
-            # The program of a linear region takes longer than a round of leaves: it has its turn after 1, 2, 4, 8 rounds.
+            # A linear program takes longer than a round of subproblems: it has its turn after 1, 2, 4, 8 rounds.
             seldom = self.rounds[key] & (self.rounds[key] - 1) == 0
             linear, point = self.ball.p in (1.0, math.inf), int(self.owner[key])
             if seldom and linear and bool(near[place]) and not self.found.falsified[point]:
@@ -66,13 +67,13 @@ class CounterexampleSearch:
                 self.charge(point, started)
 
     def charge(self, point: int, started: float) -> None:
-        """Charge the time since then to one point, and not to all that share the round."""
+        """Charge the time since `started` to one point alone, not to all points of the round."""
         spent = time.monotonic() - started
         self.found.seconds[point] += spent
         self.aside += spent
 
     def run(self, points: Tensor, owner: Tensor) -> None:
-        """Run points through the network as it is used, and keep what changes the decision as witnesses."""
+        """Run points through the network in its dtype, and keep those that violate the property as witnesses."""
         own = points.to(self.net.dtype)
         changed = falsified(self.net, self.parts.net, own, self.prop.restrict(owner))
         inside = self.ball.restrict(owner).contains(self.x[owner], own)
@@ -83,7 +84,7 @@ class CounterexampleSearch:
                 self.found.witness[point] = own[place].double()
 
     def _corner(self, z: Tensor, which: Tensor) -> None:
-        """From one point to the best one of its linear region, downhill from around there, and once more."""
+        """Minimise over the linear region of one point, descend from around the minimiser, and repeat."""
         owner = self.owner[which]
         ball, x = self.ball.restrict(owner), self.x[owner]
         generator = torch.Generator().manual_seed(self.rounds[int(which)])
@@ -106,7 +107,7 @@ class CounterexampleSearch:
             eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1.0)
             many = which.expand(_AROUND)
             starts = self.ball.restrict(self.owner[many]).project(x.expand_as(around), solved[1] + 0.02 * eps * around)
-            points = torch.cat([solved[1], self._downhill(starts, many, 0.05)])
+            points = torch.cat([solved[1], self._descend(starts, many, 0.05)])
             many = which.expand(len(points))
             self.run(points, self.owner[many])
             z = points[self._best_of(points.to(self.net.dtype), many)]
@@ -114,14 +115,14 @@ class CounterexampleSearch:
                 return
 
     def _best_of(self, points: Tensor, which: Tensor) -> Tensor:
-        """The place of the smallest margin of every problem."""
+        """The position of the smallest margin of every problem."""
         order = self._margins(points, which).argsort()
         keys, number = torch.unique(which[order], return_inverse=True)
         first = torch.full((len(keys),), len(order))
         return order[first.scatter_reduce(0, number, torch.arange(len(order)), "amin")]
 
-    def _downhill(self, points: Tensor, which: Tensor, share: float) -> Tensor:
-        """Points after projected steps against the gradients of their problems' margins, from `share` of eps to nothing."""
+    def _descend(self, points: Tensor, which: Tensor, share: float) -> Tensor:
+        """Points after steps of projected gradient descent on their margins, from `share` of eps down to 0."""
         owner = self.owner[which]
         x, ball = self.x[owner].to(self.net.dtype), self.ball.restrict(owner)
         eps = ball.radii(x).reshape(-1, *[1] * (x.ndim - 1)).clamp(max=1e30)
@@ -138,6 +139,6 @@ class CounterexampleSearch:
         return z.detach().double()
 
     def _margins(self, z: Tensor, which: Tensor) -> Tensor:
-        """What each of the problems is about, at one point each, by the network as it is used."""
+        """The margin of each problem at one point, by the network in its dtype."""
         place = self.owner[which], self.parts.row[which]
         return (self.net(z) * self.prop.rows[place].to(z.dtype)).sum(1) + self.prop.offsets[place].to(z.dtype)

@@ -1,7 +1,7 @@
 """`SubProblems`: the parts of balls that branch and bound looks at, and their bounds.
 
-A problem is a point and one row of its property; splits of ReLUs cut its ball into sub-problems. They are bounded by climbing
-from the slopes and multipliers of the leaf they come from, each in its point's own small network of units that may switch.
+A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
+from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point.
 """
 
 from __future__ import annotations
@@ -16,25 +16,22 @@ from torch import Tensor
 from relucert.bounding.interval import Interval
 from relucert.bounding.reduced_network import Contraction
 from relucert.bounding.relaxation import ReLURelaxation, relax
-from relucert.bounding.split_bounds import AscentResult, Numbers, Problems, Signs, ascend
-from relucert.core.ball import Ball
+from relucert.bounding.split_bounds import AscentResult, Problems, Signs, ascend
 from relucert.core.properties import Property
-from relucert.networks.network import Network
+from relucert.verification.bab.frontier import Leaves
+from relucert.verification.query import Query
 
 
 @dataclass(eq=False)
 class SubProblems:
-    """The problems: points `owner`, rows `row` of the property asked of them, and the margins to exceed, `goal`, (problems,).
+    """The problems: points `owner`, rows `row` of their property, and the margins that prove them, `goal`, all (problems,).
 
-    `inputs` has intervals of the units over whole balls; `reach` and `unit` are what `ascend` needs to know of rounding, `rate`
-    and `candidates` how it climbs, and how many units worth a split it names. Units are numbered over all ReLUs in the order of
-    the nodes.
+    The float64 copy of `query` has ReLUs only. `inputs` has pre-activation bounds over whole balls. A pre-activation is off
+    by at most `unit` times `reach` of its node; `rate` is the step size of dual ascent, and `candidates` the number of units
+    that it proposes for a split. Units are numbered over all ReLUs in the order of the nodes.
     """
 
-    net: Network
-    x: Float[Tensor, " points *input"]
-    ball: Ball
-    prop: Property
+    query: Query
     inputs: dict[int, Interval]
     owner: Int[Tensor, " problems"]
     row: Int[Tensor, " problems"]
@@ -43,78 +40,95 @@ class SubProblems:
     unit: Float[Tensor, " points"]
     rate: float
     candidates: int
-    small: dict[int, Contraction | None] = field(default_factory=dict)
+    reduced: dict[int, Contraction | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.net, self.x = self.query.double, self.query.wide
         self.relus = self.net.relus
         self.sizes = [math.prod(node.shape) for node in self.relus]
         self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
 
     def part(self, which: Int[Tensor, " n"], signs: Signs) -> Problems:
-        """What splits make of the problems `which`."""
-        owner, row = self.owner[which], self.row[which]
-        prop = Property(self.prop.rows[owner, row][:, None], self.prop.offsets[owner, row][:, None])
-        inputs = {index: Interval(one.lower[owner], one.upper[owner]) for index, one in self.inputs.items()}
-        return Problems(self.x[owner], self.ball.restrict(owner), prop, inputs, signs)
+        """The subproblems that splits make of the problems `which`."""
+        owner, row, prop = self.owner[which], self.row[which], self.query.prop
+        chosen = Property(prop.rows[owner, row][:, None], prop.offsets[owner, row][:, None])
+        inputs = {index: Interval(within.lower[owner], within.upper[owner]) for index, within in self.inputs.items()}
+        return Problems(self.x[owner], self.query.ball.restrict(owner), chosen, inputs, signs)
 
-    def start(self, which: Int[Tensor, " n"], splits: Int8[Tensor, " n units"]) -> tuple[Signs, Numbers, Numbers]:
-        """Where leaves begin: their splits by node, the slopes of the points' own bounds, and no multipliers."""
+    def start(self, which: Int[Tensor, " n"], splits: Int8[Tensor, " n units"]) -> Leaves:
+        """Subproblems before any ascent: CROWN's slopes over the whole ball, and no multipliers."""
         slopes = {}
         for node in self.relus:
-            lines = relax(node.op, self.inputs[node.index], "adaptive")
-            assert isinstance(lines, ReLURelaxation)
-            slopes[node.index] = lines.below[self.owner[which]]
-        return self.by_node(splits), slopes, {index: torch.zeros_like(value) for index, value in slopes.items()}
+            relaxation = relax(node.op, self.inputs[node.index], "adaptive")
+            assert isinstance(relaxation, ReLURelaxation)
+            slopes[node.index] = relaxation.below[self.owner[which]]
+        return Leaves(self.by_node(splits), slopes, {node: torch.zeros_like(value) for node, value in slopes.items()})
 
     def flat(self, signs: Signs, count: int) -> Int8[Tensor, " n units"]:
-        """Signs of all units in a row; of a network without ReLUs none."""
+        """The splits of all units in a row; of a network without ReLUs none."""
         none = torch.zeros(count, 0, dtype=torch.int8)
         return torch.cat([none, *(signs[node.index].flatten(1) for node in self.relus)], 1)
 
     def by_node(self, every: Int8[Tensor, " n units"]) -> Signs:
-        """The other way round."""
+        """The splits by node, from those in a row."""
         parts = zip(self.relus, every.split(self.sizes, 1), strict=True)
         return {node.index: part.reshape(-1, *node.shape) for node, part in parts}
 
-    def split(self, signs: Signs, units: Int[Tensor, " n"], sign: int) -> Signs:
-        """The signs with one more unit of every sub-problem."""
-        return self.by_node(self.flat(signs, len(units)).scatter(1, units[:, None], sign))
+    def split(self, leaves: Leaves, units: Int[Tensor, " n"], sign: int) -> Leaves:
+        """The subproblems with one more unit split in each."""
+        return leaves._replace(signs=self.by_node(self.flat(leaves.signs, len(units)).scatter(1, units[:, None], sign)))
 
     def known(self, point: int) -> tuple[Bool[Tensor, " units"], Bool[Tensor, " units"], Bool[Tensor, " units"]]:
-        """Which units of a point are surely on, surely off, and which may switch; rounding is no reason to be sure."""
+        """Which units of a point are active, inactive and unstable; stable ones are so by more than the rounding error."""
         ends = [(self.inputs[node.index], self.unit[point] * self.reach[node.index][point]) for node in self.relus]
         none = torch.zeros(0, dtype=torch.bool)
         on = torch.cat([none, *((within.lower[point] > error).flatten() for within, error in ends)])
         off = torch.cat([none, *((within.upper[point] < -error).flatten() for within, error in ends)])
         return on, off, torch.cat([none, *(within.unstable[point].flatten() for within, _ in ends)])
 
-    def ascend(
-        self, which: Int[Tensor, " n"], signs: Signs, slopes: Numbers, betas: Numbers, steps: int
-    ) -> AscentResult:
-        """Bounds of sub-problems of the problems `which`: those of one point after the other's."""
+    def best_split(
+        self, which: Int[Tensor, " n"], leaves: Leaves, units: Int[Tensor, " n candidates"]
+    ) -> Int[Tensor, " n"]:
+        """The candidate (-1: none) with the best branching score, min + 0.1 max of the bounds of both children.
+
+        The children are bounded by one backward propagation each, without ascent; a margin beyond the goal counts as the goal.
+        """
+        count, tried = units.shape
+        if tried == 1:
+            return units[:, 0]
+        flat = units.clamp(min=0).flatten()
+        repeat = torch.arange(count).repeat_interleave(tried)
+        many, goal = leaves.restrict(repeat), self.goal[which[repeat]]
+        bounds = []
+        for sign in (1, -1):
+            found = self.ascend(which[repeat], self.split(many, flat, sign), 0)
+            bounds.append(torch.minimum(found.margin, goal).reshape(count, tried))
+        score = torch.minimum(*bounds) + 0.1 * torch.maximum(*bounds)
+        return units.gather(1, score.masked_fill(units < 0, -math.inf).argmax(1, keepdim=True))[:, 0]
+
+    def ascend(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> AscentResult:
+        """Bounds of subproblems of the problems `which`, one point after the other."""
         owner = self.owner[which]
         found = []
         order: list[Tensor] = []
         for point in owner.unique().tolist():
             places = (owner == point).nonzero()[:, 0]
-            mine = [{i: value[places] for i, value in part.items()} for part in (signs, slopes, betas)]
-            found.append(self._ascend(point, which[places], mine[0], mine[1], mine[2], steps))
+            found.append(self._ascend(point, which[places], leaves.restrict(places), steps))
             order.append(places)
         return AscentResult.gathered(found, torch.cat(order))
 
-    def _ascend(
-        self, point: int, which: Tensor, signs: Signs, slopes: Numbers, betas: Numbers, steps: int
-    ) -> AscentResult:
-        """Bounds of sub-problems of one point, in its small network if it has one."""
+    def _ascend(self, point: int, which: Tensor, leaves: Leaves, steps: int) -> AscentResult:
+        """Bounds of subproblems of one point, in its reduced network if it has one."""
+        signs, slopes, betas = leaves
         problems, goal = self.part(which, signs), self.goal[which]
         owner = self.owner[which]
         reach, unit = {index: value[owner] for index, value in self.reach.items()}, self.unit[owner]
         options = {"steps": steps, "rate": self.rate, "candidates": self.candidates}
-        if point not in self.small:
+        if point not in self.reduced:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
-            self.small[point] = Contraction.of(self.net, inputs, self.prop.rows[point])
-        small = self.small[point]
+            self.reduced[point] = Contraction.of(self.net, inputs, self.query.prop.rows[point])
+        small = self.reduced[point]
         if small is None:
             return ascend(self.net, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
         low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))

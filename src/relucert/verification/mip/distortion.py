@@ -2,22 +2,21 @@
 
     min r  subject to  ||z - x||_p <= r,  f_y(z) - f_s(z) <= goal,  z in the box        for every other class s
 
-The goal is what rounding asks of a margin (`bounding.rounding`), so that below r the network keeps its decision in its own
-dtype too. r is measured in units of a radius `start` within which bounds of units are known: that of a witness, if there is
-one. The upper end comes from a point that was run through the network. The solver's bound says where a proof is likely: the
-lower end is the largest radius that branch and bound proved, first asked there (`narrowing`).
+The goal is the evaluation error of the margin (`bounding.rounding`), so that below r the network keeps its decision in its own
+dtype too. r is measured in units of a radius `start` within which pre-activation bounds are known: the distance of a witness,
+if there is one. The upper end comes from a point that was run through the network. The solver's bound says where a proof is
+likely: the lower end is the largest radius that was proved, beginning there (`narrowing`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
@@ -29,113 +28,112 @@ from relucert.bounding.rounding import bound_error, evaluation_error
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import spec
-from relucert.core.properties import class_stays
 from relucert.core.results import RadiusInterval, concatenate, scattered
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.geometry.witness import PUSHES, Witnesses
-from relucert.networks.network import Network, in_double
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.encoding import Encoding
 from relucert.verification.mip.mip import MIP
 from relucert.verification.mip.program import SLACK, Program
 from relucert.verification.mip.solver import Problem, Solver, allowance
 from relucert.verification.mip.tightening import LinearPrograms
-from relucert.verification.narrowing import Narrowing, reach
+from relucert.verification.narrowing import Narrowing
+from relucert.verification.query import Budget, Query
 from relucert.verification.upper import attacked
 
 BATCH = 100
-WIDTH = 0.01  # of the interval, relative, where what the solver claims cannot be proved
-SHORT = (3e-7, 3e-6, 3e-5)  # how much of a claimed radius is left out of its proof, relative: the first that works
-GUESSED = 2000  # subproblems of such a proof
+WIDTH = 0.01  # relative width of intervals where what the solver claims cannot be proved
+SHORT = (3e-7, 3e-6, 3e-5)  # relative amounts by which a proved radius may fall short of the claimed one, tried in turn
+GUESSED = 2000  # subproblems of a proof of a claimed radius
 
 
-def program_radius(
-    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any, method: MIP
-) -> RadiusInterval:
-    """The interval of every example, by programs where the region theorem is not exact; they start at attacked points."""
-    if method.trust != "proof":
-        raise InvalidInput(f"trust of mip must be 'proof' for a radius, which is always proved, got {method.trust!r}")
-    method.open(p)
-    double = in_double(net)
-    whole, found = Ball(p, math.inf, box), []
-    for part in torch.arange(len(x), device=x.device).split(BATCH):
-        sides = None if box is None else whole.restrict(part).bounds(x[part])
-        found.append(_piece(net, double, x[part], y[part], p, sides, method))
-    return concatenate(found)
+@dataclass(frozen=True)
+class DistortionPrograms:
+    """`mip` as a radius method."""
+
+    method: MIP
+
+    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
+        """The interval of every input, by programs where the region theorem is not exact; they start at attacked points."""
+        method = self.method
+        if method.trust != "proof":
+            raise InvalidInput(
+                f"trust of mip must be 'proof' for a radius, which is always proved, got {method.trust!r}"
+            )
+        method.open(query.p)
+        return concatenate([_piece(part, method) for part in query.split(BATCH)])
 
 
 @torch.no_grad()
-def _piece(net: Network, double: Network, x: Tensor, y: Tensor, p: float, sides: Any, method: MIP) -> RadiusInterval:
-    """First the theorem and an attack, then programs within what these have found, then proofs of what the solver claims."""
-    started = time.perf_counter()
-    first = Region(regions=1).radius(net, x, y, p, sides)
-    open_ = (~first.exact).nonzero()[:, 0]
-    if len(open_) == 0:
-        return replace(first, method=[spec(method)] * len(x))
-    here, labels = x[open_], y[open_]
-    box = None if sides is None else tuple(side[open_] for side in sides)
-    known = attacked(net, here, labels, p, box, first[open_], "best")
-    far = reach(here, p, box)
-    guess = 4 * distances(double, here.double(), labels, p).decision.clamp(min=1e-3, max=1e3)
+def _piece(query: Query, method: MIP) -> RadiusInterval:
+    """First the theorem and an attack, then programs within their radii, then proofs of what the solver claims."""
+    started, count = time.perf_counter(), len(query)
+    first = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    index = (~first.exact).nonzero()[:, 0]
+    if len(index) == 0:
+        return replace(first, method=[spec(method)] * count)
+    part = query.restrict(index)
+    known = attacked(part, first[index], "best")
+    far = part.reach()
+    guess = 4 * distances(part.double, part.wide, part.y, part.p).decision.clamp(min=1e-3, max=1e3)
     start = torch.where(known.upper.isfinite(), known.upper.double(), torch.where(far.isfinite(), far, guess))
-    claimed, witnesses, seconds = minimal_distortion(net, double, here, labels, p, box, method, start)
+    claimed, witnesses, seconds = minimal_distortion(part, method, start)
     nearer = witnesses.distance < known.upper
-    points = torch.full_like(here, math.nan) if known.witness is None else known.witness
-    points = torch.where(nearer.reshape(-1, *(1,) * (x.dim() - 1)), witnesses.point, points)
+    points = torch.full_like(part.x, math.nan) if known.witness is None else known.witness
+    points = torch.where(nearer.reshape(-1, *(1,) * (part.x.dim() - 1)), witnesses.point, points)
+    spent = (time.perf_counter() - started - float(seconds.sum())) / count
     known = replace(
         known, upper=torch.minimum(known.upper, witnesses.distance), witness=points,
         lower=torch.minimum(known.lower, witnesses.distance), exact=torch.zeros_like(known.exact),
+        seconds=torch.zeros_like(known.seconds),
     )  # fmt: skip
-    spent = (time.perf_counter() - started - float(seconds.sum())) / len(x)
-    proofs = Narrowing(
-        net, double, here, labels, p, box, BaB(nodes=method.nodes), WIDTH, method.seconds, known, 0.0,
-        replace(method, nodes=min(method.nodes, GUESSED)),
-    )  # fmt: skip
+    # Guessed radii are proved by programs, all others by branch and bound.
+    proofs = Narrowing(part, BaB(nodes=method.nodes), known, method.seconds, WIDTH)
     for share in SHORT:
-        proofs.guess(claimed * (1 - share))
+        proofs.guess(claimed * (1 - share), replace(method, nodes=min(method.nodes, GUESSED)))
     solved = proofs.run()
-    solved = replace(solved, seconds=solved.seconds + seconds.to(x.dtype) + spent, method=[spec(method)] * len(open_))
-    return scattered(replace(first, method=[spec(method)] * len(x)), open_, solved)
+    solved = replace(
+        solved, seconds=solved.seconds + seconds.to(part.x.dtype) + spent, method=[spec(method)] * len(index)
+    )
+    return scattered(replace(first, method=[spec(method)] * count), index, solved)
 
 
 @torch.no_grad()
 def minimal_distortion(
-    net: Network, double: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any,
-    method: MIP, start: Float[Tensor, " batch"],
-) -> tuple[Float[Tensor, " batch"], Witnesses, Float[Tensor, " batch"]]:  # fmt: skip
-    """The radii that a solver claims for examples classified as y, the nearest witnesses it leads to, and seconds.
+    query: Query, method: MIP, start: Float[Tensor, " batch"]
+) -> tuple[Float[Tensor, " batch"], Witnesses, Float[Tensor, " batch"]]:
+    """The radii that a solver claims for inputs classified as y, the nearest witnesses it leads to, and seconds.
 
-    Changes are looked for within `start` (finite, in float64). What is claimed is at most `start`, unless the ball of that
-    radius holds the whole box: then it is inf. The claim is the solver's word and no proof. `box`: None, or two tensors like x.
+    Changes of decision are searched within `start` (finite, in float64). What is claimed is at most `start`, unless the ball of
+    that radius holds the whole box: then it is inf. The claim is the solver's word and no proof.
     """
-    solver, wide = method.open(p), x.double()
-    sides = None if box is None else tuple(side.double() for side in box)
-    # Room for the witness at `start` itself.
+    net, double, x, y, p = query.net, query.double, query.x, query.y, query.p
+    solver, wide, prop = method.open(p), query.wide, query.prop
+    # Slightly larger, so that the ball holds the witness at `start` itself.
     start = start.double() * (1 + 1e-6)
-    ball = Ball(p, start, sides)
-    prop = class_stays(y, net.classes, dtype=torch.float64)
+    ball = Ball(p, start, query.wide_sides)
     began = time.monotonic()
     units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, prop)
     goal = 2 * bound_error(double, wide, ball, units.inputs, prop)
     goal = goal + evaluation_error(double, wide, ball, units.inputs, prop, net.dtype)
     encoding = Encoding(double)
     seconds = wide.new_full((len(x),), (time.monotonic() - began) / max(1, len(x)))
-    bounds = Ball(p, math.inf, box).bounds(x)
+    bounds = query.ball.bounds(x)
     witnesses = Witnesses(net, x, y, p, bounds, double)
     claimed = torch.zeros_like(start)
     for point in range(len(x)):
         began = time.monotonic()
         one = slice(point, point + 1)
-        here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
+        inputs = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
         own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in bounds), double)
         search = _Search(encoding, own, ball.restrict(point), method, solver, float(start[point]))
         order = margins[point].argsort()
         rows = [row for row in order.tolist() if not margins[point, row] > goal[point, row]]
-        claimed[point] = search.run(here, prop.rows[point].numpy(), rows, goal[point].tolist())
+        claimed[point] = search.run(inputs, prop.rows[point].numpy(), rows, goal[point].tolist())
         witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
         seconds[point] += time.monotonic() - began
-    everything = (claimed >= reach(x, p, box)) & witnesses.distance.isinf()
+    everything = (claimed >= query.reach()) & witnesses.distance.isinf()
     return torch.where(everything, math.inf, claimed), witnesses, seconds
 
 

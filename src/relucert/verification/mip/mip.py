@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,19 +24,18 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.rounding import bound_error, evaluation_error
-from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method
-from relucert.core.properties import Property
-from relucert.networks.network import Network
+from relucert.core.methods import Method, spec
+from relucert.core.results import Verdict
 from relucert.networks.prediction import falsified, slack
-from relucert.verification.bab.bab import BaB, branch_and_bound
+from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.encoding import Encoding
 from relucert.verification.mip.lp_tree import prove_cutoff
 from relucert.verification.mip.program import Program
 from relucert.verification.mip.solver import SOLVERS, Solver, allowance
 from relucert.verification.mip.tightening import LinearPrograms
-from relucert.verification.outcome import OnDecided, Outcome
+from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Decision, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +75,25 @@ class MIP(Method):
             )
         return solver
 
+    def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
+        """Either verdict for every point, given time, one point after the other.
+
+        With `trust="solver"` what the solver claims to be robust is UNKNOWN, with the claim.
+        """
+        return _decide(self, query, budget)
+
 
 @torch.no_grad()
-def mixed_integer(
-    net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: MIP, deadline: float = math.inf,
-    limit: float | Tensor = math.inf, on_decided: OnDecided | None = None,
-) -> Outcome:  # fmt: skip
-    """Decide points (float64), whose property holds at the point itself, until `deadline` (of `time.monotonic`).
-
-    `limit`: seconds that a point may cost, one number or one for each. `on_decided` hears of every point that is decided.
-    """
-    started, limits = time.monotonic(), torch.as_tensor(limit).expand(len(x))
-    solver = method.open(float(ball.p))
+def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
+    """The points that bounds prove at once, then the programs of one point after the other."""
+    double, x, ball, prop = query.double, query.wide, query.ball, query.prop
+    name, dtype = spec(method), query.x.dtype
+    started, limits = time.monotonic(), budget.each(len(x))
+    solver = method.open(query.p)
     bounding = CROWN() if method.tighten == "crown" else Alpha()
     units, margins = bounding.solve(double, x, ball, prop)
     error = bound_error(double, x, ball, units.inputs, prop)
-    needed = evaluation_error(double, x, ball, units.inputs, prop, net.dtype)
+    needed = evaluation_error(double, x, ball, units.inputs, prop, query.net.dtype)
     goal = error + needed
     open_ = ~(margins > goal)
     found = Outcome.nothing(x)
@@ -98,18 +101,18 @@ def mixed_integer(
     undecided = open_.any(1).nonzero()[:, 0].tolist()
     encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
-    if on_decided is not None:
-        on_decided(found, found.proved.nonzero()[:, 0].tolist())
+    yield from found.decisions(found.proved.nonzero()[:, 0].tolist(), name, dtype)
     known = torch.where(open_, -math.inf, margins - error)
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
-        until = min(deadline, started + float(limits[point] - found.seconds[point]))
+        until = min(budget.deadline, started + float(limits[point] - found.seconds[point]))
         assert encoding is not None
-        here = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        search = _Point(net, encoding, x[one], ball.restrict(point), prop.restrict(one), method, solver, until)
+        part = query.restrict(torch.tensor([point]))
+        inputs = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
+        search = _Point(part, encoding, method, solver, until)
         order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
-        search.run(here, order.tolist(), goal[point])
+        search.run(inputs, order.tolist(), goal[point])
         found.nodes[point] = search.nodes
         if search.witness is not None:
             found.falsified[point], found.witness[point] = True, search.witness
@@ -120,53 +123,39 @@ def mixed_integer(
             for row in order.tolist():
                 if search.prove(row, float(goal[point, row])):
                     known[point, row] = needed[point, row]
-            _prove(found, point, net, double, x, ball, prop, method, until, known)
+            _prove(found, point, method, replace(part, row_margins=known[one]), until)
         else:
             found.timed[point] = time.monotonic() >= until
             found.reasons[point] = search.warning or f"{method.solver} did not solve the program"
         found.seconds[point] += time.monotonic() - started
-        if on_decided is not None and bool(found.proved[point] | found.falsified[point]):
-            on_decided(found, [point])
-    return found
+        yield from found.decisions([point], name, dtype)
 
 
-def _prove(
-    found: Outcome, point: int, net: Network, double: Network, x: Tensor, ball: Ball, prop: Property, method: MIP,
-    until: float, known: Tensor,
-) -> None:  # fmt: skip
-    """Prove anew what a solver claims of one point: the rows that are not `known`, by branch and bound; or note the reason."""
-    if bool(known[point].isfinite().all()):
-        found.proved[point], found.margin[point] = True, torch.maximum(found.margin[point], known[point].amin())
+def _prove(found: Outcome, point: int, method: MIP, query: Query, until: float) -> None:
+    """Prove what the solver claims of one point, rows without a proved margin by branch and bound; or note the reason."""
+    assert query.row_margins is not None
+    if bool(query.row_margins.isfinite().all()):
+        found.proved[point], found.margin[point] = True, torch.maximum(found.margin[point], query.row_margins.amin())
         return
-    one = slice(point, point + 1)
-    tried = branch_and_bound(
-        net, double, x[one], ball.restrict(point), prop.restrict(one), BaB(nodes=method.nodes), until, known=known[one]
-    )
-    found.nodes[point] += tried.nodes[0]
-    found.proved[point], found.falsified[point], found.timed[point] = (
-        tried.proved[0],
-        tried.falsified[0],
-        tried.timed[0],
-    )
-    found.margin[point] = torch.maximum(found.margin[point], tried.margin[0])
-    if bool(tried.falsified[0]):
-        found.witness[point] = tried.witness[0]
-    elif not bool(tried.proved[0]):
+    (tried,) = BaB(nodes=method.nodes).decide(query, Budget(deadline=until))
+    found.nodes[point] += tried.nodes
+    found.proved[point], found.timed[point] = tried.verdict is Verdict.ROBUST, tried.timed
+    found.margin[point] = max(float(found.margin[point]), tried.margin)
+    if tried.witness is not None:
+        found.falsified[point], found.witness[point] = True, tried.witness.double()
+    elif tried.verdict is Verdict.UNKNOWN:
         found.reasons[point] = (
-            f"{method.solver} claims that the point is robust, but neither linear programs nor {int(tried.nodes[0])} "
-            "subproblems of bab prove it"
+            f"{method.solver} claims that the point is robust, but neither linear programs nor {tried.nodes} subproblems of "
+            "bab prove it"
         )
 
 
 class _Point:
     """The problems of one point: `witness` if one was found, else whether the solver claims that all margins are positive."""
 
-    def __init__(
-        self, net: Network, encoding: Encoding, x: Tensor, ball: Ball, prop: Property, method: MIP,
-        solver: Solver, until: float,
-    ):  # fmt: skip
-        self.net, self.encoding, self.x, self.ball, self.prop = net, encoding, x, ball, prop
-        self.method, self.solver, self.until = method, solver, until
+    def __init__(self, query: Query, encoding: Encoding, method: MIP, solver: Solver, until: float):
+        self.net, self.x, self.ball, self.prop = query.net, query.wide, query.ball, query.prop
+        self.encoding, self.method, self.solver, self.until = encoding, method, solver, until
         self.witness: Tensor | None = None
         self.claimed, self.nodes, self.warning = False, 0, ""
         self.program: Program | None = None

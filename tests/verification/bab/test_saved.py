@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 import relucert as rc
+from asserts import outcome
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
-from relucert.verification import narrowing
-from relucert.verification.bab.bab import BaB, branch_and_bound
-from relucert.verification.bab.tree import Tree
-from relucert.verification.outcome import Outcome
+from relucert.verification.bab.bab import BaB
+from relucert.verification.bab.frontier import SavedSubproblems
+from relucert.verification.query import Query
+from relucert.verification.verifier import Outcome
 from zoo import inputs, network, randomised
 
 
-def asked_of(net: Network, x: Tensor, eps: Tensor, p: float, method: BaB, **given) -> Outcome:
+def searched(net: Network, x: Tensor, eps: Tensor, p: float, method: BaB, **known) -> Outcome:
     """Branch and bound about the predicted class."""
-    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    return branch_and_bound(net, net, x, Ball(p, eps, (0.0, 1.0)), prop, method, **given)
+    query = Query.of(net, x, net.predict(x), Ball(p, eps, (0.0, 1.0)))
+    return outcome(method, replace(query, **known))
 
 
 @pytest.mark.parametrize(
@@ -37,18 +39,18 @@ def test_verdicts_of_smaller_balls_are_the_same_from_a_tree(name, p):
     x = inputs(net, 3)
     reach = rc.radius(net, x, p=p, method="crown", attack="fab(steps=20)")
     upper = reach.upper.clamp(max=4.0)
-    fresh_of = {factor: asked_of(net, x, factor * upper, p, BaB(nodes=60)) for factor in (1.02, 0.9)}
+    fresh_of = {factor: searched(net, x, factor * upper, p, BaB(nodes=60)) for factor in (1.02, 0.9)}
     for nodes in (1, 12):
-        wide = asked_of(net, x, 1.3 * upper, p, BaB(nodes=nodes))
-        trees = wide.trees
+        wide = searched(net, x, 1.3 * upper, p, BaB(nodes=nodes))
+        saved = wide.saved
         for factor, fresh in fresh_of.items():
-            grown = asked_of(net, x, factor * upper, p, BaB(nodes=60), trees=trees)
+            grown = searched(net, x, factor * upper, p, BaB(nodes=60), saved=saved)
             assert not bool((grown.proved & fresh.falsified).any())
             assert not bool((grown.falsified & fresh.proved).any())
             assert not bool((grown.proved & (upper * factor > reach.upper * (1 + 1e-9))).any())
             points = (~grown.proved).nonzero()[:, 0].tolist()
-            assert set(grown.trees) <= set(points)
-            trees = {**trees, **grown.trees}
+            assert set(grown.saved) <= set(points)
+            saved = {**saved, **grown.saved}
 
 
 def test_open_leaves_cover_all_that_is_not_proved():
@@ -62,13 +64,13 @@ def test_open_leaves_cover_all_that_is_not_proved():
     generator = torch.Generator().manual_seed(0)
     seen = 0
     for nodes in (1, 5, 30, 200):
-        found = branch_and_bound(net, net, x, ball, prop, BaB(nodes=nodes, descent=0))
+        found = outcome(BaB(nodes=nodes, descent=0), Query.of(net, x, y, ball))
         for _ in range(200):
             z = ball.sample(x, generator)
             margins = prop.margins(net(z))
             pattern = torch.cat([part.flatten(1) for part in net.pattern(z)], 1)
             for point, row in (margins < 0).nonzero().tolist():
-                tree = found.trees[point]
+                tree = found.saved[point]
                 signs = tree.signs[tree.row == row]
                 side = torch.where(pattern[point][tree.units], 1, -1).to(torch.int8)
                 assert bool(((signs == 0) | (signs == side)).all(1).any())
@@ -81,11 +83,11 @@ def test_a_tree_saves_nodes():
     x = inputs(net, 8)
     eps = rc.radius(net, x, p=math.inf, method="bab(nodes=600)", tol=0.02).lower
     # The larger ball is left in the middle of its proof; what was closed until then is not looked at again.
-    wide = asked_of(net, x, eps, math.inf, BaB(nodes=12, width=2, descent=0))
-    known = torch.tensor(sorted(wide.trees))
+    wide = searched(net, x, eps, math.inf, BaB(nodes=12, width=2, descent=0))
+    known = torch.tensor(sorted(wide.saved))
     assert len(known) > 0
-    fresh = asked_of(net, x, 0.999 * eps, math.inf, BaB(nodes=600, descent=0))
-    grown = asked_of(net, x, 0.999 * eps, math.inf, BaB(nodes=600, descent=0), trees=wide.trees)
+    fresh = searched(net, x, 0.999 * eps, math.inf, BaB(nodes=600, descent=0))
+    grown = searched(net, x, 0.999 * eps, math.inf, BaB(nodes=600, descent=0), saved=wide.saved)
     assert bool(fresh.proved.all())
     assert bool(grown.proved.all())
     assert int(grown.nodes[known].sum()) < int(fresh.nodes[known].sum())
@@ -95,13 +97,13 @@ def test_rows_that_are_known_are_not_asked_again():
     net = network("fc deep")
     x = inputs(net, 4)
     eps = rc.radius(net, x, p=2, method="bab(nodes=500)", tol=0.02).lower * 0.98
-    fresh = asked_of(net, x, eps, 2.0, BaB(nodes=500))
+    fresh = searched(net, x, eps, 2.0, BaB(nodes=500))
     assert bool(fresh.proved.all())
     known = torch.full((4, net.classes - 1), -math.inf, dtype=torch.float64)
     known[:, 0] = 0.5
-    some = asked_of(net, x, eps, 2.0, BaB(nodes=500), known=known)
+    some = searched(net, x, eps, 2.0, BaB(nodes=500), row_margins=known)
     known[:] = 0.25
-    every = asked_of(net, x, eps, 2.0, BaB(nodes=500), known=known)
+    every = searched(net, x, eps, 2.0, BaB(nodes=500), row_margins=known)
     assert bool(some.proved.all())
     assert int(some.nodes.sum()) <= int(fresh.nodes.sum())
     assert bool(every.proved.all())
@@ -110,7 +112,8 @@ def test_rows_that_are_known_are_not_asked_again():
 
 
 def test_leaves_of_networks_without_units_are_the_whole_ball():
-    tree = Tree(torch.zeros(2, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(2, 0, dtype=torch.int8))
+    rows, units = torch.zeros(2, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    tree = SavedSubproblems(rows, units, torch.zeros(2, 0, dtype=torch.int8))
     none = torch.zeros(0, dtype=torch.bool)
     assert tree.leaves(0, none, none, none).shape == (1, 0)
     assert tree.leaves(1, none, none, none).shape == (0, 0)
@@ -121,20 +124,21 @@ def test_trees_serve_smaller_balls_only(monkeypatch):
     net = network("fc deep", torch.float32)
     x = inputs(net, 3)
     seen: list[tuple[float, float]] = []
-    real = narrowing.branch_and_bound
+    real = BaB.decide
 
-    def watched(net, double, x, ball, prop, method, *, limit, trees):
-        found = real(net, double, x, ball, prop, method, limit=limit, trees=trees)
-        radii = ball.radii(x)
-        for place, tree in trees.items():
-            seen.append((float(radii[place]), made[id(tree)]))
-        made.update({id(tree): float(radii[place]) for place, tree in found.trees.items()})
-        kept.extend(found.trees.values())
-        return found
+    def watched(self, query, budget):
+        radii = query.ball.radii(query.wide)
+        for place, saved in query.saved.items():
+            seen.append((float(radii[place]), made[id(saved)]))
+        for found in real(self, query, budget):
+            if found.saved is not None:
+                made[id(found.saved)] = float(radii[found.index])
+                kept.append(found.saved)
+            yield found
 
     made: dict[int, float] = {}
-    kept: list[Tree] = []
-    monkeypatch.setattr(narrowing, "branch_and_bound", watched)
+    kept: list[SavedSubproblems] = []
+    monkeypatch.setattr(BaB, "decide", watched)
     rc.radius(net, x, p=2, method="bab(nodes=3)", tol=1e-3)
     assert seen
     assert all(radius <= grown for radius, grown in seen)
