@@ -19,7 +19,8 @@ from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.mip.distortion import minimal_distortion
 from relucert.verification.mip.mip import mixed_integer
-from relucert.verification.mip.solver import Answer, HiGHS
+from relucert.verification.mip.problem import Answer
+from relucert.verification.mip.solver import HiGHS
 from zoo import NETWORKS, inputs, network, randomised
 
 
