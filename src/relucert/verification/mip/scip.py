@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,8 @@ import numpy as np
 from relucert.core.errors import InvalidInput
 from relucert.verification.mip.problem import TOLERANCE, Answer, Problem
 from relucert.verification.mip.scaling import solve_scaled
+
+NOTICE = (b"Cannot set feasibility tolerance", b"Cannot set optimality tolerance")
 
 
 class SCIP:
@@ -44,7 +50,8 @@ class SCIP:
         if math.isfinite(target):
             model.setParam("limits/primal", target)
         try:
-            model.optimize()
+            with _without_notices():
+                model.optimize()
         except Exception as error:  # pyscipopt raises plain exceptions where an inner solver fails
             return Answer("failed", -math.inf, None, warning=f"SCIP failed: {error}")
         status, bound = model.getStatus(), float(model.getDualbound())
@@ -61,7 +68,7 @@ class SCIP:
         return Answer("failed", -math.inf, point, nodes)
 
     def _model(self, problem: Problem) -> tuple[Any, list[Any]]:
-        """The program, column by column and row by row."""
+        """A model of SCIP with the program, column by column and row by row."""
         model = self._scip.Model()
         model.hideOutput()
         for name in ("numerics/feastol", "numerics/dualfeastol"):
@@ -94,3 +101,26 @@ class SCIP:
             more = 0 if problem.squares.column is None else columns[problem.squares.column]
             model.addCons(total - more <= problem.squares.limit)
         return model, columns
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Keep the notices of SCIP's linear solver off the terminal.
+
+    After numerical trouble SCIP solves a linear program again with a tolerance 1000 times smaller than its own. The linear
+    solver takes 1e-10 instead and says so on file descriptor 2, whatever SCIP's verbosity. All other output is passed on.
+    """
+    try:
+        terminal = os.dup(2)
+    except OSError:  # standard error is closed
+        yield
+        return
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            output.seek(0)
+            os.write(terminal, b"".join(line for line in output if not line.startswith(NOTICE)))
+            os.close(terminal)
