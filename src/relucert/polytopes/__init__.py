@@ -2,5 +2,5 @@
 
 Reading order: `half_spaces` (rows and limits), `certificates` (lower bounds by duality), `farkas` (emptiness), `polytope` (the
 distance to a face), then the solvers `least_distance`, `least_distances`, `linear_distance`, `power_distance`,
-`linear_program` (HiGHS), and `interior` (a point inside a face).
+`highs` (the adapter for linear and mixed-integer programs), and `interior` (a point inside a face).
 """

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from relucert.core.errors import InvalidInput
 from relucert.polytopes.certificates import Array
 from relucert.polytopes.half_spaces import HalfSpaces, hyperplanes
+from relucert.polytopes.highs import TINY, Highs, LinearProgram, SparseRows
 from relucert.polytopes.least_distance import MANY_COORDINATES
-from relucert.polytopes.linear_program import LinearProgram
 from relucert.polytopes.polytope import Box, Polytope
 
 ENOUGH = 2.0**-10  # the radius to look for among many coordinates, where the largest takes long to find
@@ -158,9 +158,9 @@ def _centre(rows: Array, limits: Array, widths: Array, equal: HalfSpaces) -> Arr
     low, high = np.append(np.full(size, -np.inf), 0.0), np.append(np.full(size, np.inf), 1.0)
     on = np.append(equal.rows, np.zeros((len(equal.rows), 1)), axis=1)
     every = np.append(rows, widths[:, None], axis=1)
-    program = LinearProgram(cost, low, high, rows=on, row_low=equal.limits, row_high=equal.limits)
-    program.add_rows(every, np.full(count, -np.inf), limits)
-    best = program.solve()
+    program = Highs(LinearProgram(cost, low, high, SparseRows.of(on), equal.limits, equal.limits), TINY)
+    program.add_rows(SparseRows.of(every), np.full(count, -np.inf), limits)
+    best = program.optimum()
     return None if best is None else best.x
 
 
@@ -179,5 +179,6 @@ def _always_equal(rows: Array, limits: Array, equal: HalfSpaces) -> NDArray[np.b
     matrix[:, size] = -np.concatenate((equal.limits, limits))
     matrix[len(equal.rows) :, size + 1 :] = np.eye(count)
     row_low = np.concatenate((np.zeros(len(equal.rows)), np.full(count, -np.inf)))
-    best = LinearProgram(cost, low, high, rows=matrix, row_low=row_low, row_high=np.zeros(len(matrix))).solve()
+    program = LinearProgram(cost, low, high, SparseRows.of(matrix), row_low, np.zeros(len(matrix)))
+    best = Highs(program, TINY).optimum()
     return np.zeros(count, dtype=bool) if best is None else best.x[size + 1 :] < 0.5

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from relucert.polytopes.certificates import Array, certified_distance
+from relucert.polytopes.highs import TINY, Highs, LinearProgram, Optimum, SparseRows
 from relucert.polytopes.least_distance import MANY_COORDINATES, Nearest
-from relucert.polytopes.linear_program import LinearProgram, Optimum
 
 ROUNDS = 60
 REACHED = 1e-11  # a violation that rounding explains, of rows of norm about 1 and distances of about 1
@@ -100,21 +100,21 @@ class _Growing:
     """A linear program that is solved with other bounds and with more rows than before."""
 
     def __init__(self) -> None:
-        self._program: LinearProgram | None = None
+        self._highs: Highs | None = None
         self._count = 0
 
     def solve(
         self, cost: Array, low: Array, high: Array, rows: Array, row_low: Array, row_high: Array
     ) -> Optimum | None:
-        if self._program is None:
-            self._program = LinearProgram(cost, low, high, rows=rows, row_low=row_low, row_high=row_high)
+        if self._highs is None:
+            self._highs = Highs(LinearProgram(cost, low, high, SparseRows.of(rows), row_low, row_high), TINY)
         else:
-            self._program.change_bounds(low, high)
+            self._highs.change_bounds(np.arange(len(cost)), low, high)
             new = slice(self._count, None)
             if self._count < len(rows):
-                self._program.add_rows(rows[new], row_low[new], row_high[new])
+                self._highs.add_rows(SparseRows.of(rows[new]), row_low[new], row_high[new])
         self._count = len(rows)
-        return self._program.solve()
+        return self._highs.optimum()
 
 
 def _row_low(limits: Array, equal: int) -> Array:

@@ -23,9 +23,9 @@ from relucert.core.norms import check_p
 from relucert.polytopes.certificates import EPS, Array, certified_distance, vector_norm
 from relucert.polytopes.farkas import certified_empty
 from relucert.polytopes.half_spaces import HalfSpaces, half_spaces, hyperplanes
+from relucert.polytopes.highs import TINY, Highs, LinearProgram, SparseRows
 from relucert.polytopes.least_distance import Nearest, least_distance
 from relucert.polytopes.linear_distance import MaximumSolver, TaxicabSolver
-from relucert.polytopes.linear_program import LinearProgram
 from relucert.polytopes.power_distance import power_distance
 
 SMALL = 8192  # entries of G up to which the solvers see all rows
@@ -115,8 +115,8 @@ class Polytope:
         limits = np.concatenate((equal.limits, -equal.limits, self.faces.limits))
         cost = np.append(np.zeros(self.size), 1.0)
         low, high = np.append(self.lower, 0.0), np.append(self.upper, np.inf)
-        every = np.append(rows, np.full((len(rows), 1), -1.0), axis=1)
-        best = LinearProgram(cost, low, high, rows=every, row_low=np.full(len(rows), -np.inf), row_high=limits).solve()
+        every = SparseRows.of(np.append(rows, np.full((len(rows), 1), -1.0), axis=1))
+        best = Highs(LinearProgram(cost, low, high, every, np.full(len(rows), -np.inf), limits), TINY).optimum()
         if best is None:
             return False
         count = len(equal.rows)

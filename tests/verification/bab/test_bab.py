@@ -11,7 +11,7 @@ from torch import nn
 import relucert as rc
 from asserts import outcome
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.split_bounds import Problems, ascend
+from relucert.bounding.split_bounds import AscentOptions, DualVariables, MultiplierError, Problems, ascend
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
@@ -145,10 +145,9 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     def margin(slope):
         slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
         betas = {index: torch.zeros_like(value) for index, value in slopes.items()}
-        return ascend(
-            net, problems, slopes, betas, steps=0, rate=0.1, goal=x.new_zeros(3), unit=x.new_zeros(3), candidates=1,
-            reach={index: torch.zeros_like(value) for index, value in slopes.items()},
-        ).margin  # fmt: skip
+        error = MultiplierError({index: torch.zeros_like(value) for index, value in slopes.items()}, x.new_zeros(3))
+        options = AscentOptions(steps=0, rate=0.1, candidates=1)
+        return ascend(net, problems, DualVariables(slopes, betas), x.new_zeros(3), error, options).margin
 
     torch.testing.assert_close(margin(lambda leak: leak - 0.05), margin(lambda leak: leak), rtol=0, atol=1e-7)
     generator = torch.Generator().manual_seed(0)
@@ -167,10 +166,9 @@ def test_more_candidates_than_units():
     within = CROWN().units(net, x, ball).inputs
     slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
     signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
-    found = ascend(
-        net, Problems(x, ball, one, within, signs), slopes, slopes, steps=0, rate=0.1, goal=x.new_zeros(2),
-        unit=x.new_zeros(2), candidates=500, reach=slopes,
-    )  # fmt: skip
+    problems, error = Problems(x, ball, one, within, signs), MultiplierError(slopes, x.new_zeros(2))
+    options = AscentOptions(steps=0, rate=0.1, candidates=500)
+    found = ascend(net, problems, DualVariables(slopes, slopes), x.new_zeros(2), error, options)
     assert found.units.shape == (2, 500)
     open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in within.values()]).sum(0)
     assert ((found.units >= 0).sum(1) == open_).all()

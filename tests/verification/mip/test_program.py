@@ -16,8 +16,9 @@ import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.verification.mip.encoding import Encoding
+from relucert.verification.mip.problem import Problem
 from relucert.verification.mip.program import SLACK
-from relucert.verification.mip.solver import HiGHS, Problem, allowance
+from relucert.verification.mip.solver import HiGHS, allowance
 from relucert.verification.mip.tightening import LinearPrograms, proved_minimum
 from relucert.verification.mip.wiring import wires
 from zoo import NETWORKS, inputs, network

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.preactivations import UnitBounds, Walks, tightened
-from relucert.bounding.propagation import pull_back
+from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -63,9 +64,8 @@ class Alpha(AfterCROWN):
             if self.inner:
                 known = self._refined(net, known, x, ball)
                 best = torch.maximum(best, crown_margins(net, known, x, ball, prop))
-        last = len(net.graph) - 1
-        found = self._ascend(net, last, prop.rows, known, x, ball, best - prop.offsets, self.steps)
-        return known, found + prop.offsets
+        outputs = _Functionals(net, len(net.graph) - 1, prop.rows, known, x, ball)
+        return known, self._ascend(outputs, best - prop.offsets, self.steps) + prop.offsets
 
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
@@ -84,48 +84,53 @@ class Alpha(AfterCROWN):
                     here = UnitBounds(inputs, bounds.logits).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
-                    none = rows.new_full(rows.shape[:2], -math.inf)
-                    ends = self._ascend(net, source, rows, here, x[batch], ball.restrict(batch), none, self.inner)
+                    unknown = rows.new_full(rows.shape[:2], -math.inf)
+                    inputs_ = _Functionals(net, source, rows, here, x[batch], ball.restrict(batch))
+                    ends = self._ascend(inputs_, unknown, self.inner)
                     below, above = ends.split(units.shape[1], 1)
                     low, high = tightened(low, high, batch, units, mine, below, -above, True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
         return UnitBounds(inputs, bounds.logits)
 
-    def _ascend(
-        self, net: Network, node: int, rows: Tensor, bounds: UnitBounds, x: Tensor, ball: Ball, best: Tensor, steps: int
-    ) -> Float[Tensor, " batch rows"]:
-        """The best lower bounds of functionals of a node seen while the slopes below it climb."""
-        slopes, starts = {}, bounds.relaxed(net, "adaptive")
-        below = [relu for relu in net.relus if relu.index <= node]
-        for relu in below:
-            lines = starts[relu.index]
-            assert isinstance(lines, ReLURelaxation)
-            start = lines.below.detach().unsqueeze(1).expand(-1, rows.shape[1], *relu.shape)
-            slopes[relu.index] = start.clone().requires_grad_()
-        fixed = {index: lines for index, lines in starts.items() if index <= node and index not in slopes}
-        if not slopes:
-            return torch.maximum(best, pull_back(net.graph, node, rows, fixed).minimum(x, ball).detach())
-        optimiser = torch.optim.Adam(slopes.values(), lr=self.rate)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
-        frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
-            for _ in range(steps):
-                with torch.enable_grad():
-                    lines = dict(fixed)
-                    for relu in below:
-                        lines[relu.index] = relax(relu.op, bounds.inputs[relu.index], slopes[relu.index])
-                    found = pull_back(net.graph, node, rows, lines).minimum(x, ball)
-                    optimiser.zero_grad(set_to_none=True)
-                    (-found.sum()).backward()
-                best = torch.fmax(best, found.detach())
-                optimiser.step()
-                schedule.step()
-                with torch.no_grad():
-                    for relu in below:
-                        slopes[relu.index].clamp_(relu.op.slope, 1.0)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
-        return best
+    def _ascend(self, functionals: _Functionals, best: Tensor, steps: int) -> Float[Tensor, " batch rows"]:
+        """The best lower bounds of functionals after `steps` on the slopes of all ReLUs on the way, at least `best`."""
+        slopes, fixed = functionals.start()
+
+        def bound() -> tuple[Tensor, Tensor]:
+            objective = functionals.minimum(slopes, fixed)
+            return objective, objective.detach()
+
+        leaks = [functionals.net.graph[index].op.slope for index in slopes]  # type: ignore[attr-defined]
+        variables = Variables(list(slopes.values()), leaks, 1.0, self.rate)
+        return dual_ascent(functionals.net, bound, [variables], best, Schedule(steps=steps, final=False))
+
+
+@dataclass(frozen=True, eq=False)
+class _Functionals:
+    """Linear functionals of the value of a node, (batch, rows, *shape), to be bounded below over a ball."""
+
+    net: Network
+    node: int
+    rows: Float[Tensor, " batch rows *shape"]
+    bounds: UnitBounds
+    x: Float[Tensor, " batch *input"]
+    ball: Ball
+
+    def start(self) -> tuple[dict[int, Tensor], Relaxations]:
+        """CROWN's lower slopes of every ReLU on the way, one for each row, and the relaxations of all other nodes."""
+        starts = self.bounds.relaxed(self.net, "adaptive")
+        slopes = {}
+        for relu in self.net.relus:
+            if relu.index <= self.node:
+                relaxation = starts[relu.index]
+                assert isinstance(relaxation, ReLURelaxation)
+                below = relaxation.below.detach().unsqueeze(1)
+                slopes[relu.index] = below.expand(-1, self.rows.shape[1], *relu.shape).clone()
+        return slopes, {i: other for i, other in starts.items() if i <= self.node and i not in slopes}
+
+    def minimum(self, slopes: dict[int, Tensor], fixed: Relaxations) -> Float[Tensor, " batch rows"]:
+        """The lower bounds for given slopes."""
+        relaxations = dict(fixed)
+        for index, slope in slopes.items():
+            relaxations[index] = relax(self.net.graph[index].op, self.bounds.inputs[index], slope)  # type: ignore[arg-type]
+        return pull_back(self.net.graph, self.node, self.rows, relaxations).minimum(self.x, self.ball)

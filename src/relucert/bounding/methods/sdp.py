@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
@@ -127,47 +128,27 @@ class SDP(AfterCROWN):
     def _ascend(
         self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, prop: Property, until: float
     ) -> Float[Tensor, " batch specs"]:
-        """The best margins seen while the slopes climb."""
+        """The best margins after `steps` on the slopes of all ReLUs."""
         rows, last = prop.rows.shape[1], len(net.graph) - 1
         slopes: dict[int, tuple[Tensor, Tensor]] = {}
         for index, part in balls.items():
             if isinstance(part, BallLines) and bool(part.unstable.any()):
-                low, high = (side.unsqueeze(1).repeat(1, rows, *[1] * (side.dim() - 1)) for side in part.slopes)
-                slopes[index] = low.requires_grad_(), high.requires_grad_()
-        best = prop.rows.new_full(prop.rows.shape[:2], -math.inf)
-        if slopes:
-            # Upper lines start at the chord, which is best for the box alone: they are led away from it with care.
-            sides = zip(*slopes.values(), strict=True)
-            groups = [
-                {"params": list(side), "lr": rate}
-                for side, rate in zip(sides, (self.rate, self.rate / _CARE), strict=True)
-            ]
-            optimiser = torch.optim.Adam(groups)
-            schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
-        frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
-            for step in range(self.steps + 1 if slopes else 1):
-                with torch.set_grad_enabled(bool(slopes) and step < self.steps and time.monotonic() < until):
-                    lines = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
-                    found = pull_back(net.graph, last, prop.rows, lines).minimum(x, ball) + prop.offsets
-                    loss = -found[found.isfinite()].sum()
-                best = torch.fmax(best, found.detach())
-                if not found.requires_grad:
-                    break
-                optimiser.zero_grad(set_to_none=True)  # pyright: ignore[reportPossiblyUnboundVariable]
-                loss.backward()
-                optimiser.step()  # pyright: ignore[reportPossiblyUnboundVariable]
-                schedule.step()  # pyright: ignore[reportPossiblyUnboundVariable]
-                with torch.no_grad():
-                    for index, pair in slopes.items():
-                        for side in pair:
-                            side.clamp_(cast(BallLines, balls[index]).slope, 1.0)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
-        return best
+                below, above = (side.unsqueeze(1).repeat(1, rows, *[1] * (side.dim() - 1)) for side in part.slopes)
+                slopes[index] = below, above
+
+        def bound() -> tuple[Tensor, Tensor]:
+            relaxations = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
+            objective = pull_back(net.graph, last, prop.rows, relaxations).minimum(x, ball) + prop.offsets
+            return objective, objective.detach()
+
+        leaks = [cast(BallLines, balls[index]).slope for index in slopes]
+        # Upper slopes start at the chord, which is best for the box alone: their steps are smaller.
+        variables = [
+            Variables([pair[side] for pair in slopes.values()], leaks, 1.0, rate)
+            for side, rate in enumerate((self.rate, self.rate / _CARE))
+        ]
+        unknown = prop.rows.new_full(prop.rows.shape[:2], -math.inf)
+        return dual_ascent(net, bound, variables, unknown, Schedule(steps=self.steps, deadline=until))
 
     def _refined(
         self, net: Network, x: Tensor, ball: Ball, moved: Deviations, node: Node, within: Interval, until: float

@@ -16,7 +16,15 @@ from torch import Tensor
 from relucert.bounding.interval import Interval
 from relucert.bounding.reduced_network import Contraction
 from relucert.bounding.relaxation import ReLURelaxation, relax
-from relucert.bounding.split_bounds import AscentResult, Problems, Signs, ascend
+from relucert.bounding.split_bounds import (
+    AscentOptions,
+    AscentResult,
+    DualVariables,
+    MultiplierError,
+    Problems,
+    Signs,
+    ascend,
+)
 from relucert.core.properties import Property
 from relucert.verification.bab.frontier import Leaves
 from relucert.verification.query import Query
@@ -123,22 +131,22 @@ class SubProblems:
         problems, goal = self.part(which, signs), self.goal[which]
         owner = self.owner[which]
         reach, unit = {index: value[owner] for index, value in self.reach.items()}, self.unit[owner]
-        options = {"steps": steps, "rate": self.rate, "candidates": self.candidates}
+        options = AscentOptions(steps=steps, rate=self.rate, candidates=self.candidates)
         if point not in self.reduced:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
             self.reduced[point] = Contraction.of(self.net, inputs, self.query.prop.rows[point])
         small = self.reduced[point]
         if small is None:
-            return ascend(self.net, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
+            return ascend(self.net, problems, DualVariables(slopes, betas), goal, MultiplierError(reach, unit), options)
         low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))
         low, high = small.small(low), small.small(high)
         within = {index: Interval(low[index], high[index]) for index in low}
-        problems = Problems(problems.x, problems.ball, problems.prop, within, small.small(signs))
-        found = ascend(
-            self.net, problems, small.small(slopes), small.small(betas), goal=goal, unit=unit,
-            reach=small.small(reach), small=(small, self.row[which]), **options,  # type: ignore[arg-type]
-        )  # fmt: skip
+        problems = Problems(
+            problems.x, problems.ball, problems.prop, within, small.small(signs), (small, self.row[which])
+        )
+        start, error = DualVariables(small.small(slopes), small.small(betas)), MultiplierError(small.small(reach), unit)
+        found = ascend(self.net, problems, start, goal, error, options)
         every = [self.first[index] + units for index, units in small.units.items()]
         numbers = torch.cat([torch.zeros(0, dtype=torch.long), *every])
         units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)

@@ -11,13 +11,12 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from relucert.polytopes.highs import Highs, Options
 from relucert.verification.mip.problem import TOLERANCE, Problem
 from relucert.verification.mip.scaling import Scaling
-from relucert.verification.mip.solver import opened
 from relucert.verification.mip.tightening import proved_minimum
 
 Array = NDArray[np.float64]
@@ -42,8 +41,8 @@ def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) ->
     whole = np.flatnonzero(problem.integer)
     scaling = Scaling.of(problem)
     loose = replace(scaling.scaled(problem), integer=np.zeros_like(problem.integer), squares=None)
-    highs = opened(loose, {"presolve": "off", "solver": "simplex"})
-    if highs is None:
+    highs = Highs(loose.linear, Options(tolerance=TOLERANCE, presolve=False, simplex=True))
+    if not highs.accepted:
         return Proof(False, 0)
     open_ = [(problem.lower[whole], problem.upper[whole])]
     while open_:
@@ -55,12 +54,11 @@ def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) ->
         lower, upper = problem.lower.copy(), problem.upper.copy()
         lower[whole], upper[whole] = low, high
         leaf = replace(problem, lower=lower, upper=upper)
-        highs.changeColsBounds(len(whole), whole.astype(np.int32), low, high)
-        highs.setOptionValue("time_limit", highs.getRunTime() + left)  # its clock runs on
-        highs.run()
+        highs.change_bounds(whole, low, high)
+        highs.solve(left)
         if _closed(highs, leaf, scaling, cutoff):
             continue
-        values = np.array(highs.getSolution().col_value)
+        values = highs.values()
         parts = np.abs(values[whole] - np.round(values[whole])) if len(values) else np.zeros(len(whole))
         parts = np.where(low < high, np.maximum(parts, TOLERANCE), -1.0)
         if not len(whole) or parts.max() < 0:
@@ -77,18 +75,15 @@ def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) ->
     return Proof(True, spent)
 
 
-def _closed(highs: highspy.Highs, leaf: Problem, scaling: Scaling, cutoff: float) -> bool:
-    """Whether the multipliers of a linear program that was solved prove the cutoff, or that there is no point at all."""
-    solution = highs.getSolution()
-    if solution.dual_valid:
-        multipliers = scaling.multipliers(np.array(solution.row_dual))
-        if proved_minimum(leaf, leaf.cost, multipliers) > cutoff:
-            return True
-    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        _, exists, ray = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
-        if exists:
-            ray = scaling.multipliers(np.array(ray))
-            ray = ray / max(float(np.abs(ray).max(initial=0.0)), math.ulp(0.0))
-            nothing = np.zeros_like(leaf.cost)
-            return any(proved_minimum(leaf, nothing, sign * ray) > 0 for sign in (1.0, -1.0))
-    return False
+def _closed(highs: Highs, leaf: Problem, scaling: Scaling, cutoff: float) -> bool:
+    """Whether the multipliers of a solved linear program prove the cutoff, or that the leaf has no point (Farkas)."""
+    multipliers = highs.multipliers()
+    if multipliers is not None and proved_minimum(leaf, leaf.cost, scaling.multipliers(multipliers)) > cutoff:
+        return True
+    ray = highs.ray()
+    if ray is None:
+        return False
+    ray = scaling.multipliers(ray)
+    ray = ray / max(float(np.abs(ray).max(initial=0.0)), math.ulp(0.0))
+    nothing = np.zeros_like(leaf.cost)
+    return any(proved_minimum(leaf, nothing, sign * ray) > 0 for sign in (1.0, -1.0))

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from relucert.polytopes.highs import LinearProgram, SparseRows
+
 Array = NDArray[np.float64]
 TOLERANCE = 1e-9  # of feasibility, primal, dual and integer, for every solver
 
@@ -49,6 +51,13 @@ class Problem:
         every = self.cost, self.lower, self.upper, self.rows.data
         limits = self.row_lower, self.row_upper
         return all(np.isfinite(part).all() for part in every) and not any(np.isnan(part).any() for part in limits)
+
+    @property
+    def linear(self) -> LinearProgram:
+        """The program without its quadratic row."""
+        rows = self.rows
+        matrix = SparseRows(rows.indptr.astype(np.int32), rows.indices.astype(np.int32), rows.data.astype(np.float64))
+        return LinearProgram(self.cost, self.lower, self.upper, matrix, self.row_lower, self.row_upper, self.integer)
 
 
 @dataclass(frozen=True, eq=False)

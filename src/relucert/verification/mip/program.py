@@ -25,7 +25,7 @@ from scipy.sparse import coo_array, csr_array
 
 from relucert.networks.graph import Graph
 from relucert.networks.switching import MaxPool2d, ReLU
-from relucert.verification.mip.solver import TOLERANCE, Problem, Squares
+from relucert.verification.mip.problem import TOLERANCE, Problem, Squares
 from relucert.verification.mip.wiring import Wire
 
 Array = NDArray[np.float64]

@@ -11,13 +11,15 @@ are multiplied without rounding.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from relucert.verification.mip.problem import TOLERANCE, Problem
+from relucert.verification.mip.problem import TOLERANCE, Answer, Problem
 
 Array = NDArray[np.float64]
 ROUNDS = 4  # of rows and columns in turn
@@ -73,6 +75,19 @@ class Scaling:
     def multipliers(self, multipliers: Array) -> Array:
         """Multipliers of the scaled rows as multipliers of the program's own."""
         return multipliers * self.rows / self.cost
+
+
+def solve_scaled(problem: Problem, solve: Callable[[Problem, float], Answer]) -> Answer:
+    """The answer to a program in its own units; `solve(scaled, factor)` solves the scaled program, costs times `factor`."""
+    if not problem.finite:
+        return Answer("failed", -math.inf, None, warning="the program has coefficients that are not finite")
+    scaling = Scaling.of(problem)
+    scaled = scaling.scaled(problem)
+    if not scaled.finite:
+        return Answer("failed", -math.inf, None, warning="the program has coefficients beyond the range of float64")
+    answer = solve(scaled, scaling.cost)
+    point = None if answer.point is None else scaling.point(answer.point)
+    return replace(answer, bound=answer.bound / scaling.cost, point=point, warning=answer.warning or warning(scaled))
 
 
 def spread(problem: Problem) -> float:

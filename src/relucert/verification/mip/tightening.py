@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 import time
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from relucert.verification.mip.problem import Problem
+from relucert.polytopes.highs import Highs, Options
+from relucert.verification.mip.problem import TOLERANCE, Problem
 from relucert.verification.mip.program import Program, Units
 from relucert.verification.mip.scaling import Scaling
-from relucert.verification.mip.solver import opened
 
 Array = NDArray[np.float64]
 
@@ -58,8 +57,8 @@ class LinearPrograms:
             return low, high
         problem = program.problem(np.zeros(program.columns), integer=False)
         scaling = Scaling.of(problem)
-        highs = opened(scaling.scaled(problem), {"time_limit": self.seconds})
-        if highs is None:
+        highs = Highs(scaling.scaled(problem).linear, Options(tolerance=TOLERANCE))
+        if not highs.accepted:
             return low, high
         for at in places:
             column, factor, constant = int(z.column[at]), float(z.factor[at]), float(z.constant[at])
@@ -79,13 +78,13 @@ class LinearPrograms:
         return low, high
 
     def _minimum(
-        self, highs: highspy.Highs, problem: Problem, scaling: Scaling, cost: Array, column: int, seconds: float
+        self, highs: Highs, problem: Problem, scaling: Scaling, cost: Array, column: int, seconds: float
     ) -> float:
-        """A proved lower bound on the cost of one column, from where the last program ended."""
-        highs.changeColCost(column, float(scaling.scaled_cost(cost)[column]))
-        highs.setOptionValue("time_limit", highs.getRunTime() + seconds)  # its clock runs on
-        highs.run()
-        solution = highs.getSolution()
-        multipliers = np.array(solution.row_dual) if solution.dual_valid else np.zeros(len(problem.row_lower))
-        highs.changeColCost(column, 0.0)
+        """A proved lower bound on the cost of a column, from the basis of the last program."""
+        highs.change_cost(column, float(scaling.scaled_cost(cost)[column]))
+        highs.solve(seconds)
+        multipliers = highs.multipliers()
+        highs.change_cost(column, 0.0)
+        if multipliers is None:
+            multipliers = np.zeros(len(problem.row_lower))
         return proved_minimum(problem, cost, scaling.multipliers(multipliers))

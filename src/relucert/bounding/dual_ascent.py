@@ -1,0 +1,112 @@
+"""Dual ascent: gradient steps on the variables of a lower bound, which holds for every value of the variables.
+
+`alpha` optimises lower slopes, `sdp` lower and upper slopes, branch and bound slopes and split multipliers (beta-CROWN). The
+methods differ in variables, in the intervals that the variables are clamped to, and in the bound; the loop is the same.
+Every evaluation proves a bound, and the best is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+#: Evaluates a bound at the current variables: the objective to ascend, and what is proved, without gradient.
+Bound = Callable[[], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Variables:
+    """Tensors that are optimised at one initial `rate`, each clamped to [lower_i, upper] after a step; upper None: no limit."""
+
+    tensors: Sequence[Tensor]
+    lower: Sequence[float]
+    upper: float | None
+    rate: float
+
+    def clamp(self) -> None:
+        """Project every tensor onto its interval."""
+        for tensor, lower in zip(self.tensors, self.lower, strict=True):
+            tensor.clamp_(lower, self.upper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """`steps` of Adam with the coefficients `averages`, the rates multiplied by `decay` after each, until `deadline`.
+
+    `deadline` is a time of `time.monotonic`. `final`: whether the bound is evaluated once more after the last step.
+    """
+
+    steps: int
+    decay: float = 0.9
+    averages: tuple[float, float] = (0.9, 0.999)
+    deadline: float = math.inf
+    final: bool = True
+
+
+def dual_ascent(
+    net: nn.Module,
+    bound: Bound,
+    variables: Sequence[Variables],
+    best: Float[Tensor, " *bounds"],
+    schedule: Schedule,
+    goal: Float[Tensor, " *bounds"] | None = None,
+) -> Float[Tensor, " *bounds"]:
+    """The best lower bounds seen while `variables` are optimised, at least `best`; ends early once all exceed `goal`.
+
+    Entries of the objective that are not finite have no gradient. The weights of `net` are constants. Without variables the
+    bound is evaluated once.
+    """
+    groups = [{"params": list(part.tensors), "lr": part.rate} for part in variables if part.tensors]
+    steps = schedule.steps if groups else 0
+    update = _adam(groups, schedule) if steps else None
+    with constant_weights(net):
+        for step in range(steps + (schedule.final or not groups)):
+            ascending = step < steps and time.monotonic() < schedule.deadline
+            with torch.set_grad_enabled(ascending):
+                objective, proved = bound()
+                loss = -objective[objective.isfinite()].sum()
+            best = torch.fmax(best, proved)
+            if update is None or not loss.requires_grad or (goal is not None and bool((best > goal).all())):
+                break
+            update(loss)
+            with torch.no_grad():
+                for part in variables:
+                    part.clamp()
+    return best
+
+
+def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor], None]:
+    """A function that takes a step of Adam down the gradient of a loss."""
+    for tensor in (tensor for group in groups for tensor in group["params"]):
+        tensor.requires_grad_()
+    optimiser = torch.optim.Adam(groups, betas=schedule.averages)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimiser, schedule.decay)
+
+    def update(loss: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        decay.step()
+
+    return update
+
+
+@contextmanager
+def constant_weights(net: nn.Module) -> Iterator[None]:
+    """Switch off the gradients of all weights of a network, and restore them."""
+    before = [(weight, weight.requires_grad) for weight in net.parameters()]
+    try:
+        for weight, _ in before:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight, required in before:
+            weight.requires_grad_(required)
