@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.norms import norm
+from relucert.core.rounding import gamma, unit_roundoff
 from relucert.networks.affine import Affine, BatchNorm, Conv2d, Gather, Linear, Scale, Shape
 from relucert.networks.graph import Graph, Node
 from relucert.networks.linear_map import one_hot, transpose_rows
@@ -31,14 +32,11 @@ ENTRIES = 2**24  # of a matrix that is written out
 SIDE = 2048  # the longest smaller side of one
 _PIECE = 2**27  # bytes of the matrices of one piece of a batch
 _LOCAL = 2**31  # operations that the matrix of one example may cost
-_UNIT = torch.finfo(torch.float64).eps / 2
 _RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
 _LANCZOS = 40
-
-
-def gamma(count: int) -> float:
-    """`n u / (1 - n u)`: the relative error of a sum of `count` rounded products in float64, in any order."""
-    return count * _UNIT / (1 - count * _UNIT)
+_WAVE_ROUNDINGS = (
+    32  # times gamma: a complex product has four roundings, two waves meet, and each of them is off by some u
+)
 
 
 def explicit(rows: int, columns: int) -> bool:
@@ -68,7 +66,7 @@ def norm_bounds(
     gram = gram.tril() + gram.tril(-1).mT  # rounding may have left it unsymmetric
     top = top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
     bound = torch.minimum(torch.minimum(squares, across), top).sqrt() * scale
-    return torch.where(finite, (bound + error) * (1 + 16 * _UNIT), torch.full_like(bound, math.inf))
+    return torch.where(finite, (bound + error) * (1 + 16 * unit_roundoff()), torch.full_like(bound, math.inf))
 
 
 def _scales(largest: Tensor) -> Tensor:
@@ -81,7 +79,7 @@ def top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch
     side = gram.shape[-1]
     found, estimate = gram.new_full((len(gram),), math.inf), _estimates(gram)
     # The trace of mu I - G is at most k mu; doubled for the rounding of the diagonal and of what is below the range.
-    slack = 1 + 2 * side * gamma(side + 4) + 4 * _UNIT
+    slack = 1 + 2 * side * gamma(side + 4) + 4 * unit_roundoff()
     pending = torch.arange(len(gram), device=gram.device)
     for raised in _RAISED:
         level = (estimate[pending] * (1 + raised)).clamp(min=1e-290)
@@ -130,7 +128,7 @@ def conv_bound(op: Conv2d, scale: Tensor | None = None) -> float:
     # Blocks by output and input channel of a group; of every entry, what its terms can add up to.
     filters = weight.reshape(op.groups, -1, *weight.shape[1:])
     taps = weight.shape[2] * weight.shape[3]
-    off = 32 * gamma(taps + 8) * float(norm(filters.abs().sum((3, 4)), 2).amax())
+    off = _WAVE_ROUNDINGS * gamma(taps + 8) * float(norm(filters.abs().sum((3, 4)), 2).amax())
     best = 0.0
     for wave in down:
         blocks = torch.einsum("gocyx,yr,fxs->fgocrs", filters.to(wave), wave, across).flatten(0, 1).flatten(2)
@@ -165,9 +163,9 @@ def node_bound(op: Affine, shape: Shape) -> float:
     if op.isometric:
         return 1.0
     if isinstance(op, Add):
-        return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
+        return math.sqrt(len(op.signs)) * (1 + 4 * unit_roundoff())
     if isinstance(op, Gather):
-        return math.sqrt(op.most()) * (1 + 4 * _UNIT)
+        return math.sqrt(op.most()) * (1 + 4 * unit_roundoff())
     if isinstance(op, BatchNorm):
         return float(op.scale().abs().amax()) * (1 + gamma(op.terms + 4))
     if isinstance(op, Scale):

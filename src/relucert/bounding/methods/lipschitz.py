@@ -32,7 +32,6 @@ from relucert.bounding.spectral import (
     AffinePart,
     affine_part,
     conv_bound,
-    gamma,
     local_norm_bounds,
     node_bound,
     row_norm_bounds,
@@ -42,7 +41,7 @@ from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm
 from relucert.core.properties import Property
-from relucert.core.rounding import cast_up, relative_rounding
+from relucert.core.rounding import RAISED, cast_up, gamma, gamma_above, relative_rounding, unit_roundoff
 from relucert.networks.affine import Affine, BatchNorm, Conv2d
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
@@ -117,7 +116,7 @@ def deviations(
     moved, start = Deviations(), _State(Interval(*ball.hull(x)).known(), x, torch.zeros_like(x))
     moved.outputs[0], moved.values[0], moved.offs[0] = start
     moved.after[0] = input_radius(x, ball)
-    rule = _Movement(parts or Parts(net), known, refine, torch.finfo(x.dtype), moved)
+    rule = _Movement(parts or Parts(net), known, refine, x.dtype, moved)
     logits = propagate(net.graph, rule, {0: start})[len(net.graph) - 1]
     moved.logits.append(logits.within.meet(known.logits))
     return moved
@@ -138,16 +137,14 @@ class _Movement(ForwardRule[_State]):
     parts: Parts
     known: UnitBounds
     refine: Refine | None
-    info: torch.finfo
+    dtype: torch.dtype
     moved: Deviations
     intervals: ClassVar[IntervalPropagation] = IntervalPropagation()
 
     def affine(self, node: Node[Affine], inputs: list[_State]) -> _State:
-        unit = self.info.eps / 2
-        growth = node.op.terms * unit / (1 - node.op.terms * unit)
-        own = growth * node.op.magnitude(*(given.value.abs() for given in inputs))
+        own = gamma(node.op.terms, self.dtype) * node.op.magnitude(*(given.value.abs() for given in inputs))
         # One more per cent pays for the rounding of these bounds themselves.
-        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + self.info.tiny
+        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + torch.finfo(self.dtype).tiny
         within = self.intervals.affine(node, [given.within for given in inputs])
         return _State(within, node.op.apply(*(given.value for given in inputs)), error)
 
@@ -159,7 +156,7 @@ class _Movement(ForwardRule[_State]):
         return value._replace(within=within.known())
 
     def relu(self, node: Node[ReLU], value: _State) -> _State:
-        return self._recorded(node, value, value.error + self.info.eps / 2 * value.value.abs())
+        return self._recorded(node, value, value.error + unit_roundoff(self.dtype) * value.value.abs())
 
     def max_pool(self, node: Node[MaxPool2d], value: _State) -> _State:
         return self._recorded(node, value, node.op.apply(value.error))
@@ -270,7 +267,7 @@ class Parts:
             after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
             before = torch.minimum(before, after)
         if isinstance(op, MaxPool2d):
-            after = after * math.sqrt(op.most()) * (1 + 1e-15)
+            after = after * math.sqrt(op.most()) * RAISED
         low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
         noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)
@@ -331,14 +328,14 @@ def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
 
 def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
     """An interval around a computed value, rounded outwards."""
-    wide = (reach + off.double()) * (1 + 1e-15)
+    wide = (reach + off.double()) * RAISED
     up = cast_up((value.double() + wide).nextafter(torch.full_like(wide, math.inf)), value.dtype)
     return Interval(-cast_up((wide - value.double()).nextafter(torch.full_like(wide, math.inf)), value.dtype), up)
 
 
 def _rooms(value: Tensor, within: Interval, off: Tensor) -> tuple[Tensor, Tensor]:
     """How far below and above a computed value the true ones can be."""
-    up = 1 + 2 * torch.finfo(value.dtype).eps
+    up = 1 + gamma_above(2, value.dtype)
     return ((value - within.lower + off) * up).clamp(min=0), ((within.upper - value + off) * up).clamp(min=0)
 
 
