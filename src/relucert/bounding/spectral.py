@@ -21,12 +21,12 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.core.rounding import gamma, unit_roundoff
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Gather, Linear, Scale, Shape
+from relucert.networks.affine import Affine, Shape
+from relucert.networks.affine_map import root_matrices
 from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import one_hot, transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
-from relucert.networks.unweighted import Add
+from relucert.networks.layers.linear import Conv2d
+from relucert.networks.linear_map import one_hot
+from relucert.networks.traversal import ForwardRule, affine_ancestors, propagate
 
 ENTRIES = 2**24  # of a matrix that is written out
 SIDE = 2048  # the longest smaller side of one
@@ -162,30 +162,27 @@ def node_bound(op: Affine, shape: Shape) -> float:
     """
     if op.isometric:
         return 1.0
-    if isinstance(op, Add):
-        return math.sqrt(len(op.signs)) * (1 + 4 * unit_roundoff())
-    if isinstance(op, Gather):
-        return math.sqrt(op.most()) * (1 + 4 * unit_roundoff())
-    if isinstance(op, BatchNorm):
-        return float(op.scale().abs().amax()) * (1 + gamma(op.terms + 4))
-    if isinstance(op, Scale):
-        factor = op.absolute(torch.ones(1, *op.in_shapes[0], dtype=torch.float64, device=_device(op)))
-        return float(factor.amax()) * (1 + gamma(4))
-    if isinstance(op, Linear) and explicit(*op.weight.value.shape):
-        return float(norm_bounds(op.weight.value[None]))
-    size, columns = math.prod(shape), sum(math.prod(one) for one in op.in_shapes)
-    found = [_across(op, shape)]
+    fixed, matrix = op.fixed_norm(), op.matrix()
+    if fixed is not None:
+        return fixed * (1 + 4 * unit_roundoff())
+    if op.diagonal:
+        factors = op.absolute(torch.ones(1, *op.in_shapes[0], dtype=torch.float64, device=_device(op)))
+        return float(factors.amax()) * (1 + gamma(op.terms + 4))
+    if matrix is not None and explicit(*matrix.shape):
+        return float(norm_bounds(matrix[None]))
+    bounds = [_across(op, shape)]
     if isinstance(op, Conv2d):
-        found.append(conv_bound(op))
-    if explicit(size, columns) and not isinstance(op, Linear):
+        bounds.append(conv_bound(op))
+    size, columns = math.prod(shape), sum(map(math.prod, op.in_shapes))
+    if matrix is None and explicit(size, columns):
         rows = []
-        for places in torch.arange(size, device=_device(op)).split(max(1, ENTRIES // (8 * columns))):
-            back = op.transpose(one_hot(places, shape, torch.float64))
+        for units in torch.arange(size, device=_device(op)).split(max(1, ENTRIES // (8 * columns))):
+            back = op.transpose(one_hot(units, shape, torch.float64))
             rows.append(torch.cat([part.flatten(1) for part in back], 1))
-        matrix = torch.cat(rows)
-        off = 2 * gamma(max(size, columns) + op.terms) * float(norm(matrix, 2, 0))
-        found.append(float(norm_bounds(matrix[None], off)))
-    return min(found)
+        whole = torch.cat(rows)
+        off = 2 * gamma(max(size, columns) + op.terms) * float(norm(whole, 2, 0))
+        bounds.append(float(norm_bounds(whole[None], off)))
+    return min(bounds)
 
 
 def _across(op: Affine, shape: Shape) -> float:
@@ -216,26 +213,6 @@ class AffinePart:
     joint: float
 
 
-def to_roots(graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"]) -> dict[int, Tensor]:
-    """Functionals of a node's value as functionals of the roots before it; of a root, its own."""
-    rule = _ToRoots()
-    rest = propagate_back(graph, rule, node, rows)
-    return rule.roots if rest is None else rule.roots | {0: rest}
-
-
-class _ToRoots(BackwardRule[Tensor]):
-    """The adjoint of affine nodes; propagation ends at switching nodes, whose functionals are kept in `roots`."""
-
-    def __init__(self):
-        self.roots: dict[int, Tensor] = {}
-
-    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
-        return transpose_rows(node.op, value)
-
-    def switching(self, node: Node[Switching], value: Tensor) -> None:
-        self.roots[node.index] = value
-
-
 class _AbsoluteSums(ForwardRule[Tensor]):
     """What |A| makes of the values of an affine node's inputs."""
 
@@ -247,23 +224,15 @@ class _AbsoluteSums(ForwardRule[Tensor]):
 def affine_part(graph: Graph, node: int) -> AffinePart | None:
     """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
     inside, roots = affine_ancestors(graph, node)
-    shape, sizes = (
-        graph[node].shape,
-        {index: math.prod(graph[index].shape) for index in [*(one.index for one in inside), *roots]},
-    )
-    if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
+    sizes = {root: math.prod(graph[root].shape) for root in roots}
+    if not inside or not explicit(math.prod(graph[node].shape), sum(sizes.values())):
         return None
-    device = next((s.value.device for one in inside for s in one.op.sources().values()), None)
-    pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
-    for places in torch.arange(sizes[node], device=device).split(max(1, _PIECE // (48 * max(sizes.values())))):
-        for root, rows in to_roots(graph, node, one_hot(places[None], shape, torch.float64)).items():
-            pieces[root].append(rows[0].flatten(1))
-    matrices = {root: torch.cat(rows) for root, rows in pieces.items()}
-    terms = sum(8 + sizes[one.index] + sum(map(math.prod, one.op.in_shapes)) for one in inside)
+    matrices = root_matrices(graph, node)
+    terms = sum(8 + math.prod(inner.shape) + sum(map(math.prod, inner.op.in_shapes)) for inner in inside)
     hidden = {}
     for root, matrix in matrices.items():
         # The product of the absolute values has rows no longer than their sums; its rounding is a share of that.
-        sums = {one: matrix.new_full((1, *graph[one].shape), float(one == root)) for one in roots}
+        sums = {other: matrix.new_full((1, *graph[other].shape), float(other == root)) for other in roots}
         hidden[root] = 4 * gamma(terms + 8) * float(norm(propagate(graph, _AbsoluteSums(), sums, [node])[node], 2))
     norms = {root: float(norm_bounds(matrix[None], hidden[root])) for root, matrix in matrices.items()}
     joint = norms[roots[0]]

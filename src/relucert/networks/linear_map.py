@@ -15,13 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.rounding import gamma, unit_roundoff
-from relucert.networks.affine import Affine, Source
+from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import Switching
 from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
 
 Patterns = list[Tensor]
-COPYING = ("reshape", "permute")  # every entry is one of the input, once: the adjoint of a gather adds repeated ones up
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +67,9 @@ class LinearMap:
         error. Doubled for the rounding of the bound itself. `like` has the batch, the dtype and the device.
         """
         ones = like.new_ones(len(like), *self.graph[0].shape)
-        hazard = any(_vanishing(source.value) for node in self.graph for source in _sources(node.op))
+        hazard = any(
+            _vanishing(source.value) for node in self.graph.affine_nodes for source in node.op.sources().values()
+        )
         rule = _RowErrors(self._by_node(), like.new_zeros(len(like)), hazard=hazard)
         pairs = propagate(self.graph, rule, {0: (ones, torch.zeros_like(ones))}, keep)
         return {i: 2 * error for i, (_, error) in pairs.items()}, {i: size for i, (size, _) in pairs.items()}
@@ -155,9 +156,9 @@ class _RowErrors(ForwardRule[Pair]):
         given = [size for size, _ in inputs]
         size, error = node.op.absolute(*given), node.op.absolute(*(off for _, off in inputs))
         of_copies = self.copies.issuperset(node.inputs)
-        if node.op.kind in COPYING:
+        if node.op.permutes:  # not a gather, whose adjoint adds up repeated entries
             self.copies |= {node.index} if of_copies else set()
-        elif not (of_copies and node.op.kind in ("linear", "conv2d")):
+        elif not (of_copies and node.op.rows_are_weights):
             error = error + gamma(count, size.dtype) * size
         self.lost = self.lost + self.info.tiny * count * sum(part.flatten(1).sum(1) for part in given)
         return self._charged(size, error)
@@ -187,10 +188,6 @@ class _Adjoint(BackwardRule[Tensor]):
 def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
     """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
     return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
-
-
-def _sources(op: object) -> list[Source]:
-    return list(op.sources().values()) if isinstance(op, Affine) else []
 
 
 def _vanishing(value: Tensor) -> bool:

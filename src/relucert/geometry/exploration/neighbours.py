@@ -36,7 +36,7 @@ from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hype
 from relucert.geometry.region import Faces, LinearRegion, UnitFaces
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
-from relucert.networks.affine import Linear
+from relucert.networks.layers.linear import Linear
 from relucert.networks.network import Network
 from relucert.networks.prediction import logits_with_errors
 
