@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from relucert.bounding import spectral
 from relucert.bounding.spectral import conv_bound, node_bound, norm_bounds
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Source
+from relucert.networks.affine import Affine, Source
 from relucert.networks.graph import Node
+from relucert.networks.layers.linear import Conv2d
+from relucert.networks.layers.normalisation import BatchNorm
 from relucert.networks.network import Network
 from zoo import NETWORKS, network
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from relucert.core.errors import CheckpointError, FileAccessError
 from relucert.interop.loading import load
-from relucert.networks.affine import Linear
 from relucert.networks.architectures import mlp
 from relucert.networks.checkpoints import digest, read, save
+from relucert.networks.layers.linear import Linear
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network
 

@@ -20,13 +20,12 @@ from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
-from relucert.networks.affine import Affine
-from relucert.networks.chains import Step, chain
+from relucert.networks.chains import chain
 from relucert.networks.graph import Graph, Node
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
 from relucert.networks.patches import Filters, patches
-from relucert.networks.switching import MaxPool2d, Switching
+from relucert.networks.switching import Switching
 from relucert.networks.traversal import affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
@@ -104,7 +103,7 @@ class _PreactivationBounds(IntervalPropagation):
         if self.work.patched(source):
             within = self.work.local(self.lines)
             return within.meet(known) if self.intervals else within
-        everything = not self.intervals or isinstance(node.op, MaxPool2d)
+        everything = not (self.intervals and node.op.decided_by_sign)
         return self.work.refined(source, known, self.lines, everything=everything, intervals=self.intervals)
 
 
@@ -166,7 +165,7 @@ class Walks:
         relaxed = lines[second.core.inputs[0]]
         assert not isinstance(relaxed, MaxPoolRelaxation)
         value = self.graph.values(self.x, [first.last])[first.last]
-        here, offset = relaxed.convolved(value, Filters.of(second)), self._offset(second)
+        here, offset = relaxed.convolved(value, Filters.of(second)), second.offset(self.x)
         low, high = here.lower + offset, here.upper + offset
         slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
         eps = self.ball.reach(self.x)
@@ -190,14 +189,6 @@ class Walks:
             return torch.stack(found, 2).unflatten(2, second.shape[1:])
 
         return Interval(low + placed(least), high + placed(most))
-
-    def _offset(self, step: Step) -> Tensor:
-        """What a step makes of zero: its offset."""
-        value = self.x.new_zeros(1, *self.graph[step.core.inputs[0]].shape)
-        for node in (step.core, *step.behind):
-            assert isinstance(node.op, Affine)
-            value = node.op.apply(value)
-        return value
 
     def refined(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.core.ball import Ball
 from relucert.networks.affine import Affine
+from relucert.networks.affine_map import offset_of_rows
 from relucert.networks.graph import Graph, Node
 from relucert.networks.linear_map import transpose_rows
 from relucert.networks.switching import Switching
@@ -52,7 +53,7 @@ def pull_back(
 
     `relaxations` has the linear relaxation of every switching node on the way, by its index.
     """
-    bound = _LinearBound(graph, relaxations, functionals.new_zeros(functionals.shape[:2]))
+    bound = _LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
     rows = propagate_back(graph, bound, node, functionals)
     if rows is None:  # no node on the way depends on the input
         rows = functionals.new_zeros(*functionals.shape[:2], *graph[0].shape)
@@ -65,15 +66,13 @@ class _LinearBound(BackwardRule[Tensor]):
     `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known).
     """
 
-    def __init__(self, graph: Graph, relaxations: Relaxations, zero: Tensor):
-        self.graph, self.relaxations = graph, relaxations
+    def __init__(self, relaxations: Relaxations, zero: Tensor):
+        self.relaxations = relaxations
         self.low: Tensor = zero
         self.high: Tensor | None = zero
 
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
-        zeros = (value.new_zeros(1, *self.graph[source].shape) for source in node.inputs)
-        offset = node.op.apply(*zeros).flatten()
-        added = (value.flatten(2) @ offset).reshape(value.shape[:2])
+        added = offset_of_rows(node.op, value)
         self._add(added, added)
         return transpose_rows(node.op, value)
 

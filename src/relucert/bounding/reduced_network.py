@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Functional, Relaxations, pull_back
+from relucert.bounding.propagation import Functional, Relaxations
+from relucert.networks.affine_map import to_roots
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
@@ -77,12 +77,12 @@ class Contraction:
         """For one example's intervals (1, *shape); None where switches are no ReLUs, or where nothing would be small."""
         if len(net.relus) < len(net.switches):
             return None
-        kept = {node.index: Kept.of(node, inputs[node.index]) for node in net.relus}
-        units = {index: one.unstable[0].flatten().nonzero()[:, 0] for index, one in kept.items()}
+        units = {node.index: inputs[node.index].unstable[0].flatten().nonzero()[:, 0] for node in net.relus}
+        slopes = {node.index: _stable_slopes(node, inputs[node.index], rows) for node in net.relus}
         size = math.prod(net.input_shape)
         total, before = 0, size
-        for mine in units.values():
-            total, before = total + len(mine) * before, before + len(mine)
+        for chosen in units.values():
+            total, before = total + len(chosen) * before, before + len(chosen)
         if total > ENTRIES:
             return None
         layers = {}
@@ -90,8 +90,8 @@ class Contraction:
             shape = net.graph[node.inputs[0]].shape
             if len(units[node.index]):
                 picked = one_hot(units[node.index][None], shape, rows.dtype)
-                layers[node.index] = _part(net, node.inputs[0], picked, kept, units)
-        return Contraction(units, layers, _part(net, len(net.graph) - 1, rows[None], kept, units))
+                layers[node.index] = _part(net, node.inputs[0], picked, slopes, units)
+        return Contraction(units, layers, _part(net, len(net.graph) - 1, rows[None], slopes, units))
 
     def walk(self, row: Int[Tensor, " problems"], lines: Relaxations, shape: tuple[int, ...]) -> Functional:
         """Rows of the property, one for each problem, pulled to the input through lines of the units that may switch."""
@@ -120,12 +120,20 @@ class Contraction:
         return found
 
 
-def _part(net: Network, node: int, rows: Tensor, kept: dict[int, Kept], units: dict[int, Tensor]) -> Part:
-    """Functionals (1, rows, *shape) of a node in terms of the input and of the units that may switch below it."""
-    found = pull_back(net.graph, node, rows, cast(Relaxations, kept))
-    inner = {}
-    for index, one in kept.items():
-        seen = one.taken()
-        if seen is not None and len(units[index]):
-            inner[index] = seen[0].flatten(1)[:, units[index]]
-    return Part(found.rows[0].flatten(1), inner, found.low[0])
+def _stable_slopes(node: Node[ReLU], within: Interval, like: Tensor) -> Float[Tensor, " 1 *shape"]:
+    """The slopes of units on known intervals: 1 or the leak where stable, 0 where unstable."""
+    on, leak = torch.ones_like(within.lower, dtype=like.dtype), like.new_tensor(node.op.slope)
+    return torch.where(within.unstable, 0.0, torch.where(within.lower >= 0, on, leak))
+
+
+def _part(net: Network, node: int, rows: Tensor, slopes: dict[int, Tensor], units: dict[int, Tensor]) -> Part:
+    """Functionals (1, rows, *shape) of a node in terms of the input and of the unstable units below it."""
+    found = to_roots(net.graph, node, rows, slopes)
+    inner = {
+        index: found.rows[index][0].flatten(1)[:, chosen]
+        for index, chosen in units.items()
+        if index in found.rows and len(chosen)
+    }
+    size = math.prod(net.input_shape)
+    direct = found.rows[0][0].flatten(1) if 0 in found.rows else rows.new_zeros(rows.shape[1], size)
+    return Part(direct, inner, found.offset[0])

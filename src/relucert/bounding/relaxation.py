@@ -15,7 +15,8 @@ max(z_i, c), where i has the largest upper bound and c is the largest upper boun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import singledispatch
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation_gradient import pull_lines
+from relucert.core.errors import UnsupportedLayer
 from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
@@ -85,14 +87,17 @@ class MaxPoolRelaxation:
         return back, _dot(negative, self.offset), None
 
 
+@singledispatch
 def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> ReLURelaxation | MaxPoolRelaxation:
-    """The lines of a node whose inputs stay within an interval; a tensor gives the slopes of the lower lines.
+    """The linear relaxation of a node whose inputs stay within an interval; a tensor gives the lower slopes of a ReLU.
 
-    Slopes by row are (batch, rows, *shape); entries for units that cannot switch are not looked at.
+    Slopes by row are (batch, rows, *shape); slopes of stable units are ignored.
     """
-    if isinstance(op, MaxPool2d):
-        return _winners(op, within)
-    assert isinstance(op, ReLU)
+    raise UnsupportedLayer(f"{op.kind} has no linear relaxation")
+
+
+@relax.register
+def _relu(op: ReLU, within: Interval, rule: Any) -> ReLURelaxation:
     low, high, slope = within.lower, within.upper, op.slope
     unstable = within.unstable
     width = torch.where(unstable, high - low, torch.ones_like(low))
@@ -108,7 +113,8 @@ def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> ReLURelaxatio
     return ReLURelaxation(torch.where(unstable, free, chord), chord, offset)
 
 
-def _winners(op: MaxPool2d, within: Interval) -> MaxPoolRelaxation:
+@relax.register
+def _max_pool(op: MaxPool2d, within: Interval, rule: Any) -> MaxPoolRelaxation:
     windows = op.windows().to(within.lower.device)
     empty = windows < 0
 

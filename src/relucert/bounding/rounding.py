@@ -17,6 +17,7 @@ from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.properties import Property
+from relucert.core.rounding import gamma, unit_roundoff
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.linear_map import transpose_rows
@@ -43,17 +44,16 @@ def evaluation_error(
     """
     sizes, _, relative = _sizes(net, x, ball, inputs)
     doubt = {index: relative * size for index, size in sizes.items()}
-    forward = _OwnErrors(inputs, torch.finfo(dtype), doubt)
+    forward = _OwnErrors(inputs, dtype, doubt)
     start = Interval(*ball.hull(x)), torch.zeros_like(x)
     within, error = propagate(net.graph, forward, {0: start})[len(net.graph) - 1]
     backward = _Amplification(net.graph, forward.own, forward.stable, x.new_zeros(prop.rows.shape[:2]))
     propagate_back(net.graph, backward, len(net.graph) - 1, (prop.rows, torch.zeros_like(prop.rows)))
     # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
-    unit = torch.finfo(dtype).eps / 2
     sizes = (prop.rows.abs() @ _size(within, error).unsqueeze(2)).squeeze(2)
     compared = sizes * (prop.offsets != 0) + prop.offsets.abs()
     # One more per cent pays for the rounding of all this.
-    return 1.01 * backward.total + 4 * unit * compared
+    return 1.01 * backward.total + 4 * unit_roundoff(dtype) * compared
 
 
 class _OwnErrors(ForwardRule[tuple[Interval, Tensor]]):
@@ -62,25 +62,25 @@ class _OwnErrors(ForwardRule[tuple[Interval, Tensor]]):
     `own` has what every node itself rounds at most, `stable` which ReLUs are on and which are off in spite of rounding.
     """
 
-    def __init__(self, inputs: dict[int, Interval], info: torch.finfo, doubt: dict[int, Tensor]):
-        self.inputs, self.info, self.doubt, self.intervals = inputs, info, doubt, IntervalPropagation()
+    def __init__(self, inputs: dict[int, Interval], dtype: torch.dtype, doubt: dict[int, Tensor]):
+        self.inputs, self.dtype, self.info, self.doubt = inputs, dtype, torch.finfo(dtype), doubt
+        self.intervals = IntervalPropagation()
         self.own: dict[int, Tensor] = {}
         self.stable: dict[int, tuple[Tensor, Tensor]] = {}
 
     def affine(self, node: Node[Affine], inputs: list[tuple[Interval, Tensor]]) -> tuple[Interval, Tensor]:
-        unit = self.info.eps / 2
-        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        relative = gamma(node.op.terms, self.dtype)
         reach = node.op.magnitude(*(_size(*given) for given in inputs))
         # Beyond the range of the dtype nothing is known of the value.
-        own = torch.where(reach * (1 + gamma) < self.info.max, gamma * reach + self.info.tiny, math.inf)
+        own = torch.where(reach * (1 + relative) < self.info.max, relative * reach + self.info.tiny, math.inf)
         self.own[node.index] = own
         error = node.op.absolute(*(off for _, off in inputs)) + own
         return self.intervals.affine(node, [within for within, _ in inputs]), error
 
     def relu(self, node: Node[ReLU], value: tuple[Interval, Tensor]) -> tuple[Interval, Tensor]:
-        unit, off, within = self.info.eps / 2, value[1], self._known(node, value[0])
+        off, within = value[1], self._known(node, value[0])
         # A ReLU moves no more than its unit, but a leaky slope is rounded, and so is the product with it.
-        rounded = 2 * unit / (1 - 2 * unit) * node.op.slope * _size(within, off) + self.info.tiny
+        rounded = gamma(2, self.dtype) * node.op.slope * _size(within, off) + self.info.tiny
         self.own[node.index] = rounded * (node.op.slope != 0)
         # The intervals were computed in float64 and have errors of their own.
         sure = off + self.doubt[node.index]
@@ -191,7 +191,7 @@ def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> 
     # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
     powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
     times = 4 * powers * rule.terms * (1 + len(net.switches))
-    relative = times * (torch.finfo(torch.float64).eps / 2)
+    relative = times * unit_roundoff()
     # In parts of the relative error, so that one number serves callers for both.
     lost = (1 + len(net.switches)) * rule.lost / relative
     before = {index: size + lost.reshape(-1, *(1,) * (size.dim() - 1)) for index, size in rule.before.items()}

@@ -20,25 +20,23 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.norms import norm
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Gather, Linear, Scale, Shape
+from relucert.core.rounding import gamma, unit_roundoff
+from relucert.networks.affine import Affine, Shape
+from relucert.networks.affine_map import root_matrices
 from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import one_hot, transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
-from relucert.networks.unweighted import Add
+from relucert.networks.layers.linear import Conv2d
+from relucert.networks.linear_map import one_hot
+from relucert.networks.traversal import ForwardRule, affine_ancestors, propagate
 
 ENTRIES = 2**24  # of a matrix that is written out
 SIDE = 2048  # the longest smaller side of one
 _PIECE = 2**27  # bytes of the matrices of one piece of a batch
 _LOCAL = 2**31  # operations that the matrix of one example may cost
-_UNIT = torch.finfo(torch.float64).eps / 2
 _RAISED = (1e-5, 1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.25)
 _LANCZOS = 40
-
-
-def gamma(count: int) -> float:
-    """`n u / (1 - n u)`: the relative error of a sum of `count` rounded products in float64, in any order."""
-    return count * _UNIT / (1 - count * _UNIT)
+_WAVE_ROUNDINGS = (
+    32  # times gamma: a complex product has four roundings, two waves meet, and each of them is off by some u
+)
 
 
 def explicit(rows: int, columns: int) -> bool:
@@ -68,7 +66,7 @@ def norm_bounds(
     gram = gram.tril() + gram.tril(-1).mT  # rounding may have left it unsymmetric
     top = top_bounds(gram) + gamma(max(rows, columns) + 4) * squares
     bound = torch.minimum(torch.minimum(squares, across), top).sqrt() * scale
-    return torch.where(finite, (bound + error) * (1 + 16 * _UNIT), torch.full_like(bound, math.inf))
+    return torch.where(finite, (bound + error) * (1 + 16 * unit_roundoff()), torch.full_like(bound, math.inf))
 
 
 def _scales(largest: Tensor) -> Tensor:
@@ -81,7 +79,7 @@ def top_bounds(gram: Float[Tensor, " batch side side"]) -> Float[Tensor, " batch
     side = gram.shape[-1]
     found, estimate = gram.new_full((len(gram),), math.inf), _estimates(gram)
     # The trace of mu I - G is at most k mu; doubled for the rounding of the diagonal and of what is below the range.
-    slack = 1 + 2 * side * gamma(side + 4) + 4 * _UNIT
+    slack = 1 + 2 * side * gamma(side + 4) + 4 * unit_roundoff()
     pending = torch.arange(len(gram), device=gram.device)
     for raised in _RAISED:
         level = (estimate[pending] * (1 + raised)).clamp(min=1e-290)
@@ -130,7 +128,7 @@ def conv_bound(op: Conv2d, scale: Tensor | None = None) -> float:
     # Blocks by output and input channel of a group; of every entry, what its terms can add up to.
     filters = weight.reshape(op.groups, -1, *weight.shape[1:])
     taps = weight.shape[2] * weight.shape[3]
-    off = 32 * gamma(taps + 8) * float(norm(filters.abs().sum((3, 4)), 2).amax())
+    off = _WAVE_ROUNDINGS * gamma(taps + 8) * float(norm(filters.abs().sum((3, 4)), 2).amax())
     best = 0.0
     for wave in down:
         blocks = torch.einsum("gocyx,yr,fxs->fgocrs", filters.to(wave), wave, across).flatten(0, 1).flatten(2)
@@ -164,30 +162,27 @@ def node_bound(op: Affine, shape: Shape) -> float:
     """
     if op.isometric:
         return 1.0
-    if isinstance(op, Add):
-        return math.sqrt(len(op.signs)) * (1 + 4 * _UNIT)
-    if isinstance(op, Gather):
-        return math.sqrt(op.most()) * (1 + 4 * _UNIT)
-    if isinstance(op, BatchNorm):
-        return float(op.scale().abs().amax()) * (1 + gamma(op.terms + 4))
-    if isinstance(op, Scale):
-        factor = op.absolute(torch.ones(1, *op.in_shapes[0], dtype=torch.float64, device=_device(op)))
-        return float(factor.amax()) * (1 + gamma(4))
-    if isinstance(op, Linear) and explicit(*op.weight.value.shape):
-        return float(norm_bounds(op.weight.value[None]))
-    size, columns = math.prod(shape), sum(math.prod(one) for one in op.in_shapes)
-    found = [_across(op, shape)]
+    fixed, matrix = op.fixed_norm(), op.matrix()
+    if fixed is not None:
+        return fixed * (1 + 4 * unit_roundoff())
+    if op.diagonal:
+        factors = op.absolute(torch.ones(1, *op.in_shapes[0], dtype=torch.float64, device=_device(op)))
+        return float(factors.amax()) * (1 + gamma(op.terms + 4))
+    if matrix is not None and explicit(*matrix.shape):
+        return float(norm_bounds(matrix[None]))
+    bounds = [_across(op, shape)]
     if isinstance(op, Conv2d):
-        found.append(conv_bound(op))
-    if explicit(size, columns) and not isinstance(op, Linear):
+        bounds.append(conv_bound(op))
+    size, columns = math.prod(shape), sum(map(math.prod, op.in_shapes))
+    if matrix is None and explicit(size, columns):
         rows = []
-        for places in torch.arange(size, device=_device(op)).split(max(1, ENTRIES // (8 * columns))):
-            back = op.transpose(one_hot(places, shape, torch.float64))
+        for units in torch.arange(size, device=_device(op)).split(max(1, ENTRIES // (8 * columns))):
+            back = op.transpose(one_hot(units, shape, torch.float64))
             rows.append(torch.cat([part.flatten(1) for part in back], 1))
-        matrix = torch.cat(rows)
-        off = 2 * gamma(max(size, columns) + op.terms) * float(norm(matrix, 2, 0))
-        found.append(float(norm_bounds(matrix[None], off)))
-    return min(found)
+        whole = torch.cat(rows)
+        off = 2 * gamma(max(size, columns) + op.terms) * float(norm(whole, 2, 0))
+        bounds.append(float(norm_bounds(whole[None], off)))
+    return min(bounds)
 
 
 def _across(op: Affine, shape: Shape) -> float:
@@ -218,26 +213,6 @@ class AffinePart:
     joint: float
 
 
-def to_roots(graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"]) -> dict[int, Tensor]:
-    """Functionals of a node's value as functionals of the roots before it; of a root, its own."""
-    rule = _ToRoots()
-    rest = propagate_back(graph, rule, node, rows)
-    return rule.roots if rest is None else rule.roots | {0: rest}
-
-
-class _ToRoots(BackwardRule[Tensor]):
-    """The adjoint of affine nodes; propagation ends at switching nodes, whose functionals are kept in `roots`."""
-
-    def __init__(self):
-        self.roots: dict[int, Tensor] = {}
-
-    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
-        return transpose_rows(node.op, value)
-
-    def switching(self, node: Node[Switching], value: Tensor) -> None:
-        self.roots[node.index] = value
-
-
 class _AbsoluteSums(ForwardRule[Tensor]):
     """What |A| makes of the values of an affine node's inputs."""
 
@@ -249,23 +224,15 @@ class _AbsoluteSums(ForwardRule[Tensor]):
 def affine_part(graph: Graph, node: int) -> AffinePart | None:
     """The matrices of a node, everything between multiplied out; None where they are too large or it is a root itself."""
     inside, roots = affine_ancestors(graph, node)
-    shape, sizes = (
-        graph[node].shape,
-        {index: math.prod(graph[index].shape) for index in [*(one.index for one in inside), *roots]},
-    )
-    if not inside or not explicit(sizes[node], sum(sizes[root] for root in roots)):
+    sizes = {root: math.prod(graph[root].shape) for root in roots}
+    if not inside or not explicit(math.prod(graph[node].shape), sum(sizes.values())):
         return None
-    device = next((s.value.device for one in inside for s in one.op.sources().values()), None)
-    pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
-    for places in torch.arange(sizes[node], device=device).split(max(1, _PIECE // (48 * max(sizes.values())))):
-        for root, rows in to_roots(graph, node, one_hot(places[None], shape, torch.float64)).items():
-            pieces[root].append(rows[0].flatten(1))
-    matrices = {root: torch.cat(rows) for root, rows in pieces.items()}
-    terms = sum(8 + sizes[one.index] + sum(map(math.prod, one.op.in_shapes)) for one in inside)
+    matrices = root_matrices(graph, node)
+    terms = sum(8 + math.prod(inner.shape) + sum(map(math.prod, inner.op.in_shapes)) for inner in inside)
     hidden = {}
     for root, matrix in matrices.items():
         # The product of the absolute values has rows no longer than their sums; its rounding is a share of that.
-        sums = {one: matrix.new_full((1, *graph[one].shape), float(one == root)) for one in roots}
+        sums = {other: matrix.new_full((1, *graph[other].shape), float(other == root)) for other in roots}
         hidden[root] = 4 * gamma(terms + 8) * float(norm(propagate(graph, _AbsoluteSums(), sums, [node])[node], 2))
     norms = {root: float(norm_bounds(matrix[None], hidden[root])) for root, matrix in matrices.items()}
     joint = norms[roots[0]]

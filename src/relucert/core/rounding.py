@@ -1,4 +1,8 @@
-"""Which way numbers are rounded: bounds outwards, points inwards, so that what is proved or found holds exactly."""
+"""Rounding: gamma_n, the slack of a decision, and numbers rounded towards the safe side.
+
+Bounds are rounded outwards and points inwards, so that a proof or a counterexample holds in real arithmetic. All rounding
+error bounds of the package are made of the numbers below; nobody else writes multiples of the machine epsilon.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,41 @@ from torch import Tensor
 
 from relucert.core.norms import check_p, norm
 
+#: By how many machine epsilons of the largest logit a class must win. Another batch size sums the same terms in another
+#: order, which moves a logit by a few units in its last place: 32 leave room for any order, and are still far below any margin.
+DECISION_EPSILONS = 32
+
+#: A factor that raises a positive float64 number by ten unit roundoffs: it pays for up to nine operations on the number.
+RAISED = 1 + 1e-15
+
+
+def unit_roundoff(dtype: torch.dtype = torch.float64) -> float:
+    """Return u, half the machine epsilon of `dtype`: the relative error of one rounded operation.
+
+    >>> unit_roundoff() == 2.0**-53
+    True
+    """
+    return torch.finfo(dtype).eps / 2
+
+
+def gamma(count: int, dtype: torch.dtype = torch.float64) -> float:
+    """Return gamma_n = n u / (1 - n u), n = `count`: the relative error of n rounded operations in a row.
+
+    A sum of n products, in any order of summation, is off by at most gamma_n times the sum of their absolute values
+    (Higham 2002, section 3.1).
+    """
+    total = count * unit_roundoff(dtype)
+    return total / (1 - total)
+
+
+def gamma_above(count: int, dtype: torch.dtype = torch.float64) -> float:
+    """Return 2 n u, n = `count`: at least gamma_n while n u <= 1/2, exact in floating point and additive in n.
+
+    >>> gamma_above(1000) > gamma(1000)
+    True
+    """
+    return count * torch.finfo(dtype).eps
+
 
 def relative_rounding(count: int, dtype: torch.dtype) -> float:
     """Bound the relative error of a sum of `count` products or powers of one sign, in any order of summation.
@@ -20,7 +59,7 @@ def relative_rounding(count: int, dtype: torch.dtype) -> float:
     >>> relative_rounding(784, torch.float64) < 1e-13
     True
     """
-    return (count + 16) * torch.finfo(dtype).eps / 2.0
+    return (count + 16) * unit_roundoff(dtype)
 
 
 def cast_up(values: Float[Tensor, " *shape"], dtype: torch.dtype) -> Float[Tensor, " *shape"]:

@@ -1,31 +1,37 @@
 """Networks that are plain chains: affine steps with one weight each, ReLUs between them.
 
-The paper's networks are of this kind. What stands around a weight without mixing units (batch norm, scaling, reshapes)
-is folded into it, so that a step is one convolution or one matrix, and rows of V can be made by a few large products.
+The paper's networks are chains. Nodes around a weight that mix no units (batch norm, scaling, reshapes) are folded into it, so
+that a step is one convolution or one matrix, and rows of V can be made by a few large products.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from relucert.networks.affine import Affine, BatchNorm, Conv2d, Linear, Scale, Shift
+from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
+from relucert.networks.layers.arithmetic import Scale
+from relucert.networks.layers.linear import Conv2d, Linear
+from relucert.networks.layers.shapes import Reshape
 from relucert.networks.switching import ReLU
-from relucert.networks.unweighted import Reshape
 
-Elementwise = BatchNorm | Scale | Shift
+Weighted = Conv2d | Linear
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One affine step of a chain: nodes before the weight, the weight, nodes behind it; then a ReLU, or the logits."""
+    """One affine step of a chain: nodes before the weight, the weight, nodes behind it; then a ReLU, or the logits.
 
-    before: tuple[Node, ...]
-    core: Node
-    behind: tuple[Node, ...]
+    `slope` is that of the ReLU for negative numbers, None for the logits; `shape` is that of the step's value.
+    """
+
+    before: tuple[Node[Affine], ...]
+    core: Node[Weighted]
+    behind: tuple[Node[Affine], ...]
     slope: float | None
     shape: tuple[int, ...]
 
@@ -41,50 +47,35 @@ class Step:
 
     def weight(self) -> Tensor:
         """The weight with everything around it folded in: (out, in, height, width) or (out, in)."""
-        op = self.core.op
-        assert isinstance(op, Conv2d | Linear)
-        weight = op.weight.value
-        pre = _factors(self.before, weight)
-        post = _factors(self.behind, weight)
-        if isinstance(op, Linear):
-            if pre is not None:
-                weight = weight * pre.flatten()
-            return weight if post is None else weight * post.flatten()[:, None]
-        if op.groups > 1:
-            weight = _ungrouped(weight, op.groups)
-        if pre is not None:
-            weight = weight * pre[:, 0, 0][None, :, None, None]
-        return weight if post is None else weight * post[:, 0, 0][:, None, None, None]
+        like = self.core.op.weight.value
+        return self.core.op.folded(_factors(self.before, like), _factors(self.behind, like))
+
+    def offset(self, like: Tensor) -> Tensor:
+        """The value that the step has where the input of its weight is zero: (1, *shape), in the dtype of `like`."""
+        value = self.core.op.offset(like)
+        for node in self.behind:
+            value = node.op.apply(value)
+        return value
 
 
-def _factors(nodes: tuple[Node, ...], like: Tensor) -> Tensor | None:
-    """The product of what elementwise nodes multiply with, in the shape of their value; None if that is nothing."""
+def _factors(nodes: tuple[Node[Affine], ...], like: Tensor) -> Tensor | None:
+    """The product of the factors of diagonal nodes, in the shape of their value; None where all factors are 1."""
     factors: Tensor | None = None
     for node in nodes:
-        if isinstance(node.op, Reshape):
+        if not node.op.diagonal:
             factors = None if factors is None else factors.reshape(node.shape)
-        elif isinstance(node.op, BatchNorm | Scale):
-            ones = torch.ones(1, *node.shape, dtype=like.dtype, device=like.device)
-            here = node.op.linear(ones)[0]
-            factors = here if factors is None else factors * here
+        elif not node.op.isometric:
+            own = node.op.linear(torch.ones(1, *node.shape, dtype=like.dtype, device=like.device))[0]
+            factors = own if factors is None else factors * own
     return factors
-
-
-def _ungrouped(weight: Tensor, groups: int) -> Tensor:
-    """A grouped convolution as an ordinary one with zeros."""
-    rows, columns = len(weight) // groups, weight.shape[1]
-    whole = weight.new_zeros(len(weight), columns * groups, *weight.shape[2:])
-    for i, part in enumerate(weight.chunk(groups)):
-        whole[i * rows : (i + 1) * rows, i * columns : (i + 1) * columns] = part
-    return whole
 
 
 def chain(graph: Graph) -> list[Step] | None:
     """The steps of a network that is a plain chain, or None if it is not one."""
     steps: list[Step] = []
-    before: list[Node] = []
-    core: Node | None = None
-    behind: list[Node] = []
+    before: list[Node[Affine]] = []
+    core: Node[Weighted] | None = None
+    behind: list[Node[Affine]] = []
     for node in graph.nodes[1:]:  # recognises a form, node by node; no value is propagated
         if node.inputs != (node.index - 1,):
             return None
@@ -95,11 +86,11 @@ def chain(graph: Graph) -> list[Step] | None:
             steps.append(Step(tuple(before), core, tuple(behind), op.slope, node.shape))
             before, core, behind = [], None, []
         elif isinstance(op, Conv2d | Linear):
-            if core is not None or (isinstance(op, Linear) and len(op.in_shapes[0]) != 1):
+            if core is not None or not op.mixes_all:
                 return None
-            core = node
-        elif isinstance(op, Elementwise | Reshape):
-            (before if core is None else behind).append(node)
+            core = cast("Node[Weighted]", node)
+        elif isinstance(op, Affine) and (op.diagonal or isinstance(op, Reshape)):
+            (before if core is None else behind).append(cast("Node[Affine]", node))
         else:
             return None
     if core is None:
@@ -109,16 +100,12 @@ def chain(graph: Graph) -> list[Step] | None:
 
 
 def _foldable(step: Step) -> bool:
-    """Whether what stands around a convolution is the same all over a channel, and nothing changes its shape."""
-    if step.conv is None:
-        return True
-    for node in (*step.before, *step.behind):
-        op = node.op
-        assert isinstance(op, Affine)
-        if isinstance(op, Reshape):
-            return False
-        if isinstance(op, Scale):
-            constant = op.constant.value
-            if isinstance(constant, Tensor) and constant.dim() and constant.shape[-2:].numel() > 1:
-                return False
-    return True
+    """Whether factors around a convolution are the same all over a channel, and nothing changes its shape."""
+    around = (*step.before, *step.behind)
+    return step.conv is None or all(node.op.diagonal and _by_channel(node.op) for node in around)
+
+
+def _by_channel(op: Affine) -> bool:
+    """Whether a diagonal node multiplies all entries of a channel by the same factor."""
+    constant = op.constant.value if isinstance(op, Scale) else None
+    return not (isinstance(constant, Tensor) and constant.dim() and constant.shape[-2:].numel() > 1)

@@ -16,8 +16,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from relucert.core.errors import CheckpointError, FileAccessError
+from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.network import Network
-from relucert.networks.rebuilding import describe, rebuild
 from relucert.records.atomic import write_atomically
 
 FORMAT = "relucert-network"

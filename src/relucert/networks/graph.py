@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, cast
 from torch import Tensor
 
 from relucert.networks.affine import Affine, Shape
-from relucert.networks.switching import ReLU, Switching
+from relucert.networks.switching import MaxPool2d, ReLU, Switching
 from relucert.networks.traversal import ForwardRule, propagate
 
 Op = TypeVar("Op", bound=Affine | Switching | None, covariant=True)
@@ -69,6 +69,11 @@ class Graph:
         """The switching nodes, in order."""
         return tuple(cast(Node[Switching], node) for node in self.nodes if isinstance(node.op, Switching))
 
+    @cached_property
+    def affine_nodes(self) -> tuple[Node[Affine], ...]:
+        """The affine nodes, in order."""
+        return tuple(cast(Node[Affine], node) for node in self.nodes if isinstance(node.op, Affine))
+
     def values(self, x: Tensor, keep: Sequence[int]) -> dict[int, Tensor]:
         """The values of the nodes in `keep` at inputs `(batch, *input)`."""
         return propagate(self, Evaluation(), {0: x}, keep)
@@ -76,6 +81,11 @@ class Graph:
     def hidden_units(self) -> int:
         """The number of units that switch: every ReLU, and every window of a max pool."""
         return sum(math.prod(node.shape) for node in self.switches)
+
+    @cached_property
+    def max_pools(self) -> tuple[Node[MaxPool2d], ...]:
+        """The max pools, in order."""
+        return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
 
     @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:

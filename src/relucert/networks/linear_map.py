@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.affine import Affine, Source
+from relucert.core.rounding import gamma, unit_roundoff
+from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import Switching
 from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
 
 Patterns = list[Tensor]
-COPYING = ("reshape", "permute")  # every entry is one of the input, once: the adjoint of a gather adds repeated ones up
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class LinearMap:
         One operation of n rounded terms is off by at most `gamma_n (|A| |z| + |b|)`, `gamma_n = n u / (1 - n u)`, in any
         order of summation, and passes on `|A|` times the error it was given. The bound's own rounding is paid by doubling.
         """
-        rule = _ValuesWithErrors(self._by_node(), torch.finfo(z.dtype))
+        rule = _ValuesWithErrors(self._by_node(), z.dtype)
         pairs = propagate(self.graph, rule, {0: (z, torch.zeros_like(z))}, keep)
         return {i: value for i, (value, _) in pairs.items()}, {i: 2 * error for i, (_, error) in pairs.items()}
 
@@ -67,7 +67,9 @@ class LinearMap:
         error. Doubled for the rounding of the bound itself. `like` has the batch, the dtype and the device.
         """
         ones = like.new_ones(len(like), *self.graph[0].shape)
-        hazard = any(_vanishing(source.value) for node in self.graph for source in _sources(node.op))
+        hazard = any(
+            _vanishing(source.value) for node in self.graph.affine_nodes for source in node.op.sources().values()
+        )
         rule = _RowErrors(self._by_node(), like.new_zeros(len(like)), hazard=hazard)
         pairs = propagate(self.graph, rule, {0: (ones, torch.zeros_like(ones))}, keep)
         return {i: 2 * error for i, (_, error) in pairs.items()}, {i: size for i, (size, _) in pairs.items()}
@@ -122,20 +124,19 @@ class _ValuesWithErrors(ForwardRule[Pair]):
     """The affine map of every node, and half the bound on its rounding error."""
 
     patterns: dict[int, Tensor]
-    info: torch.finfo
+    dtype: torch.dtype
 
     def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
-        unit, given = self.info.eps / 2, [value for value, _ in inputs]
-        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        given = [value for value, _ in inputs]
         value = node.op.apply(*given)
         offset = node.op.magnitude(*(torch.zeros_like(part) for part in given))
         error = node.op.magnitude(*(off for _, off in inputs)) - offset
-        error = error + gamma * node.op.magnitude(*(part.abs() for part in given))
-        return value, error.clamp_(min=0) + 4 * unit * offset + self.info.tiny
+        error = error + gamma(node.op.terms, self.dtype) * node.op.magnitude(*(part.abs() for part in given))
+        return value, error.clamp_(min=0) + 4 * unit_roundoff(self.dtype) * offset + torch.finfo(self.dtype).tiny
 
     def switching(self, node: Node[Switching], value: Pair) -> Pair:
         z, error = (node.op.linear(part, self.patterns[node.index]) for part in value)
-        return z, error + self.info.eps / 2 * z.abs()
+        return z, error + unit_roundoff(self.dtype) * z.abs()
 
 
 class _RowErrors(ForwardRule[Pair]):
@@ -151,20 +152,20 @@ class _RowErrors(ForwardRule[Pair]):
         self.copies = {0}
 
     def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
-        unit, count = self.info.eps / 2, max(node.op.terms, node.op.adjoint_terms)
+        count = max(node.op.terms, node.op.adjoint_terms)
         given = [size for size, _ in inputs]
         size, error = node.op.absolute(*given), node.op.absolute(*(off for _, off in inputs))
         of_copies = self.copies.issuperset(node.inputs)
-        if node.op.kind in COPYING:
+        if node.op.permutes:  # not a gather, whose adjoint adds up repeated entries
             self.copies |= {node.index} if of_copies else set()
-        elif not (of_copies and node.op.kind in ("linear", "conv2d")):
-            error = error + count * unit / (1 - count * unit) * size
+        elif not (of_copies and node.op.rows_are_weights):
+            error = error + gamma(count, size.dtype) * size
         self.lost = self.lost + self.info.tiny * count * sum(part.flatten(1).sum(1) for part in given)
         return self._charged(size, error)
 
     def switching(self, node: Node[Switching], value: Pair) -> Pair:
         size, error = (node.op.linear(part, self.patterns[node.index]) for part in value)
-        return self._charged(size, error + self.info.eps * size)
+        return self._charged(size, error + 2 * unit_roundoff(size.dtype) * size)
 
     def _charged(self, size: Tensor, error: Tensor) -> Pair:
         error = torch.where((size > 0) & (error > 0), error + _spread(self.lost, error), error)
@@ -187,10 +188,6 @@ class _Adjoint(BackwardRule[Tensor]):
 def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
     """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
     return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
-
-
-def _sources(op: object) -> list[Source]:
-    return list(op.sources().values()) if isinstance(op, Affine) else []
 
 
 def _vanishing(value: Tensor) -> bool:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.affine import Source
+from relucert.networks.build.tracing import trace
 from relucert.networks.graph import Graph, Node
 from relucert.networks.switching import ReLU, Switching
-from relucert.networks.tracing import trace
 
 Numbers = float | Sequence[float] | Tensor | None
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property, class_stays
+from relucert.core.rounding import DECISION_EPSILONS, gamma, gamma_above
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
@@ -42,8 +43,8 @@ def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batc
 
 
 def slack(logits: Float[Tensor, " batch classes"]) -> Float[Tensor, " batch"]:
-    """By how much a class must win to win in another batch as well: 32 units in the last place of the largest logit."""
-    return 32 * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
+    """The margin with which a class must win to win in every batch: 32 machine epsilons of the largest absolute logit."""
+    return gamma_above(DECISION_EPSILONS, logits.dtype) * logits.abs().amax(1)
 
 
 def changed(logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
@@ -90,8 +91,8 @@ def confirmed(double: Network, points: Float[Tensor, " batch *input"], prop: Pro
     """Where a property is proved to fail in real arithmetic: some margin is negative by more than its rounding error."""
     logits, errors = logits_with_errors(double, points.double())
     # The sum of a row is rounded once for every logit and for the offset.
-    sizes = errors + torch.finfo(torch.float64).eps * (prop.classes + 2) * logits.abs()
-    off = (prop.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + 4 * torch.finfo(torch.float64).eps * prop.offsets.abs()
+    sizes = errors + gamma_above(prop.classes + 2) * logits.abs()
+    off = (prop.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + gamma_above(4) * prop.offsets.abs()
     return (prop.margins(logits) + off < 0).any(1)
 
 
@@ -105,7 +106,7 @@ def logits_with_errors(
     summation, and passes on |A| times the error of its input. A ReLU or a maximum passes on no more than it is given.
     """
     last = len(double.graph) - 1
-    logits, error = propagate(double.graph, _Errors(torch.finfo(x.dtype)), {0: (x, torch.zeros_like(x))})[last]
+    logits, error = propagate(double.graph, _Errors(x.dtype), {0: (x, torch.zeros_like(x))})[last]
     return logits, 2 * error  # doubled: the bound itself is computed with rounding
 
 
@@ -116,18 +117,19 @@ Pair = tuple[Tensor, Tensor]
 class _Errors(ForwardRule[Pair]):
     """The value of every node, and half the bound on its rounding error."""
 
-    info: torch.finfo
+    dtype: torch.dtype
 
     def affine(self, node: Node[Affine], inputs: list[Pair]) -> Pair:
-        unit, given = self.info.eps / 2, [value for value, _ in inputs]
-        gamma = node.op.terms * unit / (1 - node.op.terms * unit)
+        given = [value for value, _ in inputs]
         passed = node.op.absolute(*(off for _, off in inputs))
-        own = gamma * node.op.magnitude(*(part.abs() for part in given))
-        return node.op.apply(*given), passed + own + self.info.tiny
+        own = gamma(node.op.terms, self.dtype) * node.op.magnitude(*(part.abs() for part in given))
+        return node.op.apply(*given), passed + own + torch.finfo(self.dtype).tiny
 
     def relu(self, node: Node[ReLU], value: Pair) -> Pair:
         z, error = node.op.apply(value[0]), value[1]
-        return z, error + self.info.eps * z.abs() + self.info.tiny if node.op.slope else error
+        if node.op.slope:  # the product with the slope is rounded
+            error = error + gamma_above(1, self.dtype) * z.abs() + torch.finfo(self.dtype).tiny
+        return z, error
 
     def max_pool(self, node: Node[MaxPool2d], value: Pair) -> Pair:
         return node.op.apply(value[0]), node.op.apply(value[1])

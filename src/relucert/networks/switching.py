@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Shape = tuple[int, ...]
+from relucert.networks.affine import Shape, Source
 
 
 class Switching:
@@ -20,6 +20,8 @@ class Switching:
 
     kind: ClassVar[str]
     in_shape: Shape
+    #: Whether the sign of each entry decides its pattern, so that an entry of known sign is linear.
+    decided_by_sign: ClassVar[bool] = False
 
     def apply(self, z: Tensor) -> Tensor:
         """The node's value."""
@@ -37,6 +39,10 @@ class Switching:
         """Its adjoint."""
         raise NotImplementedError(self.kind)
 
+    def sources(self) -> dict[str, Source]:
+        """The tensors of the node by the name they have in a checkpoint: none."""
+        return {}
+
     def settings(self) -> dict[str, object]:
         """The numbers of the node, as JSON."""
         return {}
@@ -51,6 +57,7 @@ class ReLU(Switching):
     """`max(z, slope z)` with 0 <= slope <= 1: ReLU, or leaky ReLU; the pattern is `z > 0`."""
 
     kind = "relu"
+    decided_by_sign = True
 
     def __init__(self, in_shape: Shape, slope: float = 0.0):
         self.in_shape, self.slope = in_shape, slope

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
+from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.rebuilding import describe, rebuild
 from relucert.networks.switching import MaxPool2d
 
 Windows = list[tuple[int, ...]]
@@ -34,12 +34,11 @@ def unpooled(net: Network) -> Network:
     >>> [node.kind for node in unpooled(net).switches], unpooled(net).hidden_units
     (['relu', 'relu'], 3)
     """
-    pools = [node for node in net.switches if isinstance(node.op, MaxPool2d)]
-    if not pools:
+    if not net.graph.max_pools:
         return net
     description, tensors = describe(net)
     writer = _Writer(tensors)
-    waiting, place = iter(pools), []
+    waiting, place = iter(net.graph.max_pools), []
     for entry in description["nodes"]:
         inputs = [place[i] for i in entry["inputs"]]
         if entry["kind"] == MaxPool2d.kind:
@@ -89,10 +88,9 @@ class _Writer:
         self.nodes.append(entry)
         return len(self.nodes) - 1
 
-    def pool(self, node: Node, source: int) -> int:
+    def pool(self, node: Node[MaxPool2d], source: int) -> int:
         """The nodes of one max pool's tournaments, those of all channels and windows together."""
         op = node.op
-        assert isinstance(op, MaxPool2d)
         windows = [tuple(dict.fromkeys(entry for entry in seen if entry >= 0)) for seen in op.windows().tolist()]
         if not all(windows):
             raise InvalidInput(f"{node.name} (max_pool2d) must see an entry in every window, got one of padding alone")

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relucert.core.norms import dual
+from relucert.core.rounding import gamma_above
 
 Array = NDArray[np.float64]
 
-EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff: pays for second order terms too
+EPS = gamma_above(1)  # n EPS is at least gamma_n
 LARGEST = float(np.finfo(np.float64).max)
 UNDERFLOW = 1e-290  # more than all products that vanish below the smallest float can add up to
 

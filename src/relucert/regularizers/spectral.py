@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.affine import Affine, Gather
+from relucert.networks.affine import Affine
 from relucert.networks.graph import Node
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU
 from relucert.networks.traversal import ForwardRule, propagate
-from relucert.networks.unweighted import Add
 
 ITERATIONS = 10
 
@@ -49,13 +48,12 @@ class _Movement(ForwardRule[Tensor]):
     like: Tensor
 
     def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
-        if isinstance(node.op, Add):
+        if node.op.sums:
             return torch.stack(inputs).sum()
         together = inputs[0] if len(inputs) == 1 else torch.stack(inputs).square().sum().sqrt()
-        if node.op.isometric:
-            return together
-        if isinstance(node.op, Gather):
-            return together * math.sqrt(node.op.most())
+        fixed = node.op.fixed_norm()
+        if fixed is not None:
+            return together * fixed
         return together * _estimate(self.net, node, self.generator, self.iterations, self.like)
 
     def relu(self, node: Node[ReLU], value: Tensor) -> Tensor:

@@ -15,12 +15,12 @@ from scipy.sparse import csr_array
 import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
+from relucert.networks.affine_map import sparse_maps
 from relucert.verification.mip.encoding import Encoding
 from relucert.verification.mip.problem import Problem
 from relucert.verification.mip.program import SLACK
 from relucert.verification.mip.solver import HiGHS, allowance
 from relucert.verification.mip.tightening import LinearPrograms, proved_minimum
-from relucert.verification.mip.wiring import wires
 from zoo import NETWORKS, inputs, network
 
 names = pytest.mark.parametrize("name", NETWORKS)
@@ -45,11 +45,11 @@ def test_wires_carry_what_switching_nodes_read(name):
     sources[0] = x
     read = dict(zip([node.index for node in net.switches], net.preactivations(x), strict=True))
     read[len(net.graph)] = net(x)
-    found = wires(net.graph)
+    found = sparse_maps(net.graph)
     assert found.keys() == read.keys()
     for index, wire in found.items():
         total = wire.offset + sum(
-            (matrix @ sources[source].flatten(1).T.numpy()).T for source, matrix in wire.parts.items()
+            (matrix @ sources[source].flatten(1).T.numpy()).T for source, matrix in wire.matrices.items()
         )
         np.testing.assert_allclose(total, read[index].flatten(1).numpy(), rtol=1e-11, atol=1e-11)
 

@@ -1,4 +1,4 @@
-"""`ibp`: interval bound propagation (Gowal et al. 2018; Mirman et al. 2018), with the last layer taken as a whole."""
+"""`ibp`: interval bound propagation (Gowal et al. 2018; Mirman et al. 2018), its last matrix multiplied into the property."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.bounding.preactivations import UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
-from relucert.networks.affine import Affine
+from relucert.networks.linear_map import transpose_rows
 from relucert.networks.network import Network
-from relucert.networks.traversal import propagate
+from relucert.networks.traversal import affine_ancestors, propagate
 
 
 @dataclass(frozen=True, kw_only=True)
 class IBP(Bounding):
-    """Intervals from node to node; exact up to the first switch. Margins grow as ball and box shrink."""
+    """Intervals from node to node; exact up to the first switching node. Margins grow as ball and box shrink."""
 
     name = "ibp"
 
@@ -38,21 +38,22 @@ def interval_margins(
     net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
     """The margins from the intervals of the node before the logits: the property's rows go through the last matrix."""
-    last = net.graph[-1]
-    if not isinstance(last.op, Affine) or len(last.inputs) != 1:
+    inside, _ = affine_ancestors(net.graph, len(net.graph) - 1)
+    if (
+        len(inside) != 1 or len(inside[0].inputs) != 1
+    ):  # several affine nodes stand between the last switch and the logits
         return _over(bounds.logits, prop.rows) + prop.offsets
+    last = inside[0]
     source = last.inputs[0]
     if source in bounds.inputs:
         known = {net.graph[source].inputs[0]: bounds.inputs[source]}
         within = propagate(net.graph, IntervalPropagation(), known, [source])[source]
     elif source == 0:
         within = Interval(*ball.hull(x))
-    else:  # something else stands between the last switch and the logits
+    else:
         return _over(bounds.logits, prop.rows) + prop.offsets
-    batch, specs = prop.rows.shape[:2]
-    rows = last.op.transpose(prop.rows.flatten(0, 1))[0].reshape(batch, specs, *net.graph[source].shape)
-    offset = last.op.apply(x.new_zeros(1, *net.graph[source].shape))[0]
-    return _over(within, rows) + prop.rows @ offset + prop.offsets
+    (rows,) = transpose_rows(last.op, prop.rows)
+    return _over(within, rows) + prop.rows @ last.op.offset(x)[0] + prop.offsets
 
 
 def _over(within: Interval, rows: Tensor) -> Tensor:

@@ -32,23 +32,23 @@ from relucert.bounding.spectral import (
     AffinePart,
     affine_part,
     conv_bound,
-    gamma,
     local_norm_bounds,
     node_bound,
     row_norm_bounds,
-    to_roots,
 )
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm
 from relucert.core.properties import Property
-from relucert.core.rounding import cast_up, relative_rounding
-from relucert.networks.affine import Affine, BatchNorm, Conv2d
+from relucert.core.rounding import RAISED, cast_up, gamma, gamma_above, relative_rounding, unit_roundoff
+from relucert.networks.affine import Affine
+from relucert.networks.affine_map import to_roots
 from relucert.networks.graph import Node
+from relucert.networks.layers.linear import Conv2d
+from relucert.networks.layers.normalisation import BatchNorm
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 from relucert.networks.traversal import ForwardRule, propagate
-from relucert.networks.unweighted import Add, Concat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +117,22 @@ def deviations(
     moved, start = Deviations(), _State(Interval(*ball.hull(x)).known(), x, torch.zeros_like(x))
     moved.outputs[0], moved.values[0], moved.offs[0] = start
     moved.after[0] = input_radius(x, ball)
-    rule = _Movement(parts or Parts(net), known, refine, torch.finfo(x.dtype), moved)
+    rule = _Movement(parts or Parts(net), known, refine, x.dtype, moved)
     logits = propagate(net.graph, rule, {0: start})[len(net.graph) - 1]
     moved.logits.append(logits.within.meet(known.logits))
     return moved
+
+
+class _Units(NamedTuple):
+    """How a switching node passes on the moves of its input: by at most `growth` times the l2 norm of slopes times moves.
+
+    `slopes` (batch, units) lie between 0 and 1. `counted` (batch, units) is 1 for the entries that `Deviations.before` bounds.
+    A growth of None is 1.
+    """
+
+    slopes: Tensor
+    counted: Tensor
+    growth: float | None = None
 
 
 class _State(NamedTuple):
@@ -138,16 +150,14 @@ class _Movement(ForwardRule[_State]):
     parts: Parts
     known: UnitBounds
     refine: Refine | None
-    info: torch.finfo
+    dtype: torch.dtype
     moved: Deviations
     intervals: ClassVar[IntervalPropagation] = IntervalPropagation()
 
     def affine(self, node: Node[Affine], inputs: list[_State]) -> _State:
-        unit = self.info.eps / 2
-        growth = node.op.terms * unit / (1 - node.op.terms * unit)
-        own = growth * node.op.magnitude(*(given.value.abs() for given in inputs))
+        own = gamma(node.op.terms, self.dtype) * node.op.magnitude(*(given.value.abs() for given in inputs))
         # One more per cent pays for the rounding of these bounds themselves.
-        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + self.info.tiny
+        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + torch.finfo(self.dtype).tiny
         within = self.intervals.affine(node, [given.within for given in inputs])
         return _State(within, node.op.apply(*(given.value for given in inputs)), error)
 
@@ -159,17 +169,22 @@ class _Movement(ForwardRule[_State]):
         return value._replace(within=within.known())
 
     def relu(self, node: Node[ReLU], value: _State) -> _State:
-        return self._recorded(node, value, value.error + self.info.eps / 2 * value.value.abs())
+        on = torch.ones_like(value.within.lower).flatten(1).double()
+        slopes = torch.where(value.within.upper.flatten(1) <= 0, node.op.slope, on)
+        error = value.error + unit_roundoff(self.dtype) * value.value.abs()
+        return self._recorded(node, value, error, _Units(slopes, value.within.unstable.flatten(1).double()))
 
     def max_pool(self, node: Node[MaxPool2d], value: _State) -> _State:
-        return self._recorded(node, value, node.op.apply(value.error))
+        every = torch.ones_like(value.within.lower).flatten(1).double()
+        units = _Units(every, every, math.sqrt(node.op.most()))
+        return self._recorded(node, value, node.op.apply(value.error), units)
 
-    def _recorded(self, node: Node[Switching], before: _State, error: Tensor) -> _State:
+    def _recorded(self, node: Node[Switching], before: _State, error: Tensor, units: _Units) -> _State:
         after = _State(self.intervals.switching(node, before.within).known(), node.op.apply(before.value), error)
         moved, index = self.moved, node.index
         moved.inputs[index], moved.centres[index], moved.errors[index] = before
         moved.outputs[index], moved.values[index], moved.offs[index] = after
-        self.parts.measure(node, moved)
+        self.parts.measure(node, moved, units)
         return after
 
 
@@ -180,7 +195,7 @@ def lipschitz_margins(
     """The margins: the property's rows as functionals of the roots, each over a ball of l2 cut with a box."""
     last = len(net.graph) - 1
     total = (prop.rows @ net.logits(x).unsqueeze(2)).squeeze(2) + prop.offsets
-    for root, rows in to_roots(net.graph, last, prop.rows).items():
+    for root, rows in to_roots(net.graph, last, prop.rows).rows.items():
         if root == 0:
             total = total + ball.minimum(x, rows).value
             continue
@@ -218,12 +233,11 @@ class Maps:
 
     def holds(self, net: Network) -> bool:
         """Whether the weights are still the same, by their values."""
-        pairs = zip(self.graph.nodes, net.graph.nodes, strict=True)
+        pairs = zip(self.graph.affine_nodes, net.graph.affine_nodes, strict=True)
         return all(
-            own.value.device == now.sources()[name].value.device
-            and torch.equal(own.value, now.sources()[name].value.to(own.value.dtype))
-            for kept, node in pairs
-            if isinstance(kept.op, Affine) and isinstance(now := node.op, Affine)
+            own.value.device == now.op.sources()[name].value.device
+            and torch.equal(own.value, now.op.sources()[name].value.to(own.value.dtype))
+            for kept, now in pairs
             for name, own in kept.op.sources().items()
         )
 
@@ -256,25 +270,22 @@ class Parts:
             total = total + _times(rows, moved.after[root][:, None])
         return total.reshape(-1, *shape)
 
-    def measure(self, node: Node, moved: Deviations) -> None:
-        """Find `before` and `after` of a switching node whose intervals are known."""
-        op, within, source = node.op, moved.inputs[node.index], node.inputs[0]
+    def measure(self, node: Node, moved: Deviations, units: _Units) -> None:
+        """Compute `before` and `after` of a switching node whose intervals are known."""
+        within, source = moved.inputs[node.index], node.inputs[0]
         part = self.part(source)
-        ends = [torch.ones_like(within.lower).flatten(1).double()] * 2
-        if isinstance(op, ReLU):
-            ends[0] = torch.where(within.upper.flatten(1) <= 0, op.slope, ends[0])
-            ends[1] = within.unstable.flatten(1).double()
         if part is None:
             after = before = self.along(source, moved.after)
         else:
-            after, before = (self._across(part, rows, moved, (source, rows is ends[0])) for rows in ends)
+            after = self._across(part, units.slopes, moved, (source, True))
+            before = self._across(part, units.counted, moved, (source, units.counted is units.slopes))
             before = torch.minimum(before, after)
-        if isinstance(op, MaxPool2d):
-            after = after * math.sqrt(op.most()) * (1 + 1e-15)
+        if units.growth is not None:
+            after = after * units.growth * RAISED
         low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
-        corner = norm(torch.maximum(low, high).flatten(1).double() * ends[1], 2)
-        noise = norm(moved.errors[node.index].flatten(1).double() * ends[1], 2)
-        up = 1 + 4 * relative_rounding(corner.numel() + ends[0].shape[1], torch.float64)
+        corner = norm(torch.maximum(low, high).flatten(1).double() * units.counted, 2)
+        noise = norm(moved.errors[node.index].flatten(1).double() * units.counted, 2)
+        up = 1 + 4 * relative_rounding(corner.numel() + units.slopes.shape[1], torch.float64)
         moved.before[node.index] = _least(before + noise, corner) * up
         low, high = _rooms(moved.values[node.index], moved.outputs[node.index], moved.offs[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double(), 2)
@@ -282,24 +293,8 @@ class Parts:
 
     def along(self, node: int, after: dict[int, Tensor]) -> Tensor:
         """How far a node moves, from node to node."""
-        here = self.graph[node]
-        if not isinstance(here.op, Affine):
-            return after[node]
-        moves = [self.along(i, after) for i in here.inputs]
-        up = 1 + gamma(4 * len(moves) + 8)
-        if isinstance(here.op, Add):
-            return torch.stack(moves).sum(0) * up
-        if isinstance(here.op, Concat):
-            return reduce(torch.hypot, moves) * up
-        if node not in self.nodes:
-            self.nodes[node] = node_bound(here.op, here.shape)
-        found = _times(moves[0], self.nodes[node]) * up
-        inner = self.graph[here.inputs[0]]
-        if isinstance(here.op, BatchNorm) and isinstance(inner.op, Conv2d):
-            if -node not in self.nodes:  # both as one convolution
-                self.nodes[-node] = conv_bound(inner.op, here.op.scale()) * (1 + gamma(here.op.terms))
-            found = torch.minimum(found, _times(self.along(inner.inputs[0], after), self.nodes[-node]) * up)
-        return found
+        start = {root: _Move(length) for root, length in after.items()}
+        return propagate(self.graph, _NodeByNode(self.nodes), start, [node])[node].length
 
     def _across(self, part: AffinePart, rows: Tensor, moved: Deviations, key: tuple[int, bool]) -> Tensor:
         """How far the units move together, each times its weight in `rows` (batch, units), between 0 and 1."""
@@ -324,6 +319,43 @@ class Parts:
         return found
 
 
+class _Move(NamedTuple):
+    """How far a node moves in l2 (batch,); behind a convolution also the convolution, and how far its input moves."""
+
+    length: Tensor
+    conv: Conv2d | None = None
+    before_conv: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _NodeByNode(ForwardRule[_Move]):
+    """How far nodes move by the spectral norm of each: the sum over branches for an addition, else
+    the norm times the root of the sum of squares.
+
+    `norms` remembers norms by the index of a node, and at minus the index of a batch norm that of convolution and batch norm.
+    """
+
+    norms: dict[int, float]
+
+    def affine(self, node: Node[Affine], inputs: list[_Move]) -> _Move:
+        lengths = [given.length for given in inputs]
+        up = 1 + gamma(4 * len(lengths) + 8)
+        if node.op.sums:
+            return _Move(torch.stack(lengths).sum(0) * up)
+        if node.index not in self.norms:
+            self.norms[node.index] = node_bound(node.op, node.shape)
+        length = _times(reduce(torch.hypot, lengths), self.norms[node.index]) * up
+        if isinstance(node.op, Conv2d):
+            return _Move(length, node.op, lengths[0])
+        inner = inputs[0]
+        if inner.conv is not None and inner.before_conv is not None and isinstance(node.op, BatchNorm):
+            if -node.index not in self.norms:
+                both = conv_bound(inner.conv, node.op.scale()) * (1 + gamma(node.op.terms))
+                self.norms[-node.index] = both
+            length = torch.minimum(length, _times(inner.before_conv, self.norms[-node.index]) * up)
+        return _Move(length)
+
+
 def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
     """The entries that are not known to stay where they are."""
     return (within.upper > within.lower).flatten(1)
@@ -331,14 +363,14 @@ def _moving(within: Interval) -> Bool[Tensor, " batch size"]:
 
 def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
     """An interval around a computed value, rounded outwards."""
-    wide = (reach + off.double()) * (1 + 1e-15)
+    wide = (reach + off.double()) * RAISED
     up = cast_up((value.double() + wide).nextafter(torch.full_like(wide, math.inf)), value.dtype)
     return Interval(-cast_up((wide - value.double()).nextafter(torch.full_like(wide, math.inf)), value.dtype), up)
 
 
 def _rooms(value: Tensor, within: Interval, off: Tensor) -> tuple[Tensor, Tensor]:
     """How far below and above a computed value the true ones can be."""
-    up = 1 + 2 * torch.finfo(value.dtype).eps
+    up = 1 + gamma_above(2, value.dtype)
     return ((value - within.lower + off) * up).clamp(min=0), ((within.upper - value + off) * up).clamp(min=0)
 
 

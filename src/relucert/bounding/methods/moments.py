@@ -41,10 +41,11 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Kept
 from relucert.bounding.rounding import evaluation_error, largest_inputs
-from relucert.bounding.spectral import SIDE, affine_part, gamma, top_bounds
+from relucert.bounding.spectral import SIDE, affine_part, top_bounds
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
+from relucert.core.rounding import gamma
 from relucert.networks.network import Network
 from relucert.networks.traversal import affine_ancestors
 

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from relucert.core.rounding import gamma_above
 from relucert.geometry.exploration.crossing import patterns_behind
 from relucert.geometry.exploration.neighbours import (
     BEYOND,
@@ -180,7 +181,7 @@ class FacetExploration(Exploration):
         off = torch.cat([found.margin_errors, found.lead_errors], 1)
         # What rounding does to the offsets below.
         sizes = (flat.abs() @ x.flatten(1).abs().unsqueeze(2))[:, :, 0] + raw.abs()
-        off = off + (flat.shape[2] + 2) * torch.finfo(flat.dtype).eps * sizes
+        off = off + gamma_above(flat.shape[2] + 2, flat.dtype) * sizes
         keys = torch.maximum(distance, key[:, None])
         points = nearest.point.flatten(2)
         offsets = raw - (flat @ x.flatten(1).unsqueeze(2))[:, :, 0]

@@ -29,13 +29,14 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.norms import dual, norm
+from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import to_faces
 from relucert.geometry.exploration.crossing import patterns_behind
 from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance
 from relucert.geometry.region import Faces, LinearRegion, UnitFaces
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.witness import Witnesses
-from relucert.networks.affine import Linear
+from relucert.networks.layers.linear import Linear
 from relucert.networks.network import Network
 from relucert.networks.prediction import logits_with_errors
 
@@ -349,8 +350,7 @@ def _row_errors(
     if isinstance(last.op, Linear):
         weight = last.op.weight.value
         apart = (weight[y][:, None] - weight).abs()
-        unit = torch.finfo(x.dtype).eps
-        each = errors[source].flatten(1) + 2 * unit * sizes[source].flatten(1)
+        each = errors[source].flatten(1) + gamma_above(2, x.dtype) * sizes[source].flatten(1)
         found = (apart @ each.unsqueeze(2)).squeeze(2)
     else:
         found = errors[last.index].gather(1, y[:, None]) + errors[last.index]

@@ -24,7 +24,6 @@ from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.product_norms import SharedProductNorms, TailNorms, inner_norms
 from relucert.networks.chains import Step, chain
 from relucert.networks.local_rows import LocalRows, axes, plan
-from relucert.networks.switching import ReLU
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,7 @@ def _with_own(norms: Float[Tensor, " batch others"], y: Int[Tensor, " batch"]) -
 
 def _gate(region: LinearRegion, place: int) -> Tensor:
     """The slopes of a hidden layer's ReLUs under the pattern, (batch, *shape)."""
-    op = region.faces[place].node.op
-    assert isinstance(op, ReLU)
-    return op.gate(region.patterns[place], region.net.dtype)
+    return region.net.relus[place].op.gate(region.patterns[place], region.net.dtype)
 
 
 def _local_norms(

@@ -32,6 +32,7 @@ from relucert.core.results import RadiusInterval, concatenate, scattered
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.geometry.witness import PUSHES, Witnesses
+from relucert.networks.prediction import slack as decision_slack
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.encoding import Encoding
 from relucert.verification.mip.mip import MIP
@@ -183,9 +184,9 @@ class _Search:
         lower, upper = problem.lower.copy(), problem.upper.copy()
         lower[problem.integer] = upper[problem.integer] = np.round(point[problem.integer])
         fixed = replace(problem, lower=lower, upper=upper, integer=np.zeros_like(problem.integer))
-        size = float(self.found.net(self.found.x).abs().max()) * torch.finfo(self.found.x.dtype).eps
+        slack = float(decision_slack(self.found.net(self.found.x)).max())
         for times in (1, 10, 100):
-            prop = _with_row(fixed, margin, -times * (goal + SLACK + 64 * size) - constant)
+            prop = _with_row(fixed, margin, -times * (goal + SLACK + 2 * slack) - constant)
             answer = self.solver.minimise(
                 prop, seconds=self.method.bound_seconds, cutoff=math.inf, target=-math.inf
             )  # fmt: skip

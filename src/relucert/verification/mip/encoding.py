@@ -8,9 +8,9 @@ from torch import Tensor
 from relucert.bounding.interval import Interval
 from relucert.bounding.rounding import largest_inputs
 from relucert.core.ball import Ball
+from relucert.networks.affine_map import sparse_maps
 from relucert.networks.network import Network
 from relucert.verification.mip.program import SLACK, Program, Ranges
-from relucert.verification.mip.wiring import wires
 
 
 class Encoding:
@@ -18,7 +18,7 @@ class Encoding:
 
     def __init__(self, double: Network):
         self.double, self.graph = double, double.graph
-        self.wires = wires(double.graph)
+        self.wires = sparse_maps(double.graph)
 
     def ranges(self, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> dict[int, Ranges]:
         """The bounds of one point's units, with slack for the solver's tolerance and for rounding in float64."""

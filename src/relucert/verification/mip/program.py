@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
+from relucert.networks.affine_map import SparseMap
 from relucert.networks.graph import Graph
 from relucert.networks.switching import MaxPool2d, ReLU
 from relucert.verification.mip.problem import TOLERANCE, Problem, Squares
-from relucert.verification.mip.wiring import Wire
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -131,7 +131,7 @@ class Program:
     # The network.
 
     def build(
-        self, graph: Graph, wires: dict[int, Wire], known: dict[int, Ranges], tighten: Tighten | None = None
+        self, graph: Graph, wires: dict[int, SparseMap], known: dict[int, Ranges], tighten: Tighten | None = None
     ) -> None:
         """Columns and rows for every switching node, in order; bounds are improved on the way by `tighten`."""
         for node in graph.switches:
@@ -153,10 +153,10 @@ class Program:
                 self.values[node.index] = self._maximum(z, node.op, low, high, within.slack)
         self.logits = self._expressions(wires[len(graph)])
 
-    def _expressions(self, wire: Wire) -> tuple[csr_array, Array]:
+    def _expressions(self, wire: SparseMap) -> tuple[csr_array, Array]:
         """What a wire carries, as rows over the columns and constants."""
         offset, terms = wire.offset.copy(), []
-        for source, matrix in wire.parts.items():
+        for source, matrix in wire.matrices.items():
             units, entries = self.values[source], coo_array(matrix)
             offset += matrix @ units.constant
             row, unit = entries.coords
@@ -168,7 +168,7 @@ class Program:
         rows.eliminate_zeros()
         return rows, offset
 
-    def _read(self, wire: Wire, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array) -> Units:
+    def _read(self, wire: SparseMap, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array) -> Units:
         """The units that a wire carries: what depends on one column is that column, the rest gets columns of its own."""
         rows, offset = self._expressions(wire)
         count = np.diff(rows.indptr)

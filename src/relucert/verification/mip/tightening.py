@@ -16,6 +16,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from relucert.core.rounding import gamma_above
 from relucert.polytopes.highs import Highs, Options
 from relucert.verification.mip.problem import TOLERANCE, Problem
 from relucert.verification.mip.program import Program, Units
@@ -35,9 +36,9 @@ def proved_minimum(problem: Problem, cost: Array, multipliers: Array) -> float:
     reach = np.maximum(abs(problem.lower), abs(problem.upper))
     value = float(m @ limits + np.where(reduced > 0, problem.lower, problem.upper) @ reduced)
     terms = len(cost) + len(m) + 8
-    error = 2 * terms * np.finfo(np.float64).eps * float(abs(m) @ abs(limits) + size @ reach)
+    error = gamma_above(2 * terms) * float(abs(m) @ abs(limits) + size @ reach)
     if problem.row_errors is not None:
-        error += (1 + 2 * terms * np.finfo(np.float64).eps) * float(abs(m) @ problem.row_errors)
+        error += (1 + gamma_above(2 * terms)) * float(abs(m) @ problem.row_errors)
     return value - error if math.isfinite(value) else -math.inf
 
 

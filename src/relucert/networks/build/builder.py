@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,37 +9,10 @@ from torch import Tensor, fx, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer
 from relucert.networks.affine import Affine, Literal, Shape, Source
+from relucert.networks.build.values import BATCH, Held, Traced
 from relucert.networks.graph import Node
+from relucert.networks.layers.table import supported
 from relucert.networks.switching import Switching
-
-BATCH = 3  # an odd size that reshapes are unlikely to produce by chance: it shows when a layer mixes examples
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A tensor that depends on the input: its node and its value on the small batch."""
-
-    index: int
-    sample: Tensor
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.sample.shape[1:])
-
-
-@dataclass(frozen=True)
-class Held:
-    """A tensor that the module holds: a parameter or a buffer."""
-
-    source: Source
-
-
-SUPPORTED = (
-    "Supported are Linear, Conv2d, BatchNorm1d/2d, AvgPool2d, AdaptiveAvgPool2d, MaxPool2d, ReLU, LeakyReLU, Flatten, "
-    "Unflatten, ZeroPad2d, Dropout and Identity, their functional forms, reshapes and permutations of the axes behind the "
-    "batch, mean over them, zero padding, entries of a flat value by an index buffer, sums and concatenations of "
-    "values, and sums and products with numbers, parameters and buffers."
-)
 
 
 class Builder:
@@ -93,7 +65,7 @@ class Builder:
         step = steps.index(node) if node in steps else 0
         return UnsupportedLayer(
             f"{self.where()}{what}, step {step + 1} of {type(self.module).__name__}, is not supported: "
-            f"{reason or 'it is not known to be piecewise affine'}. {SUPPORTED}"
+            f"{reason or 'it is not known to be piecewise affine'}. {supported()}"
         )
 
     def tensor(self, value: Any, name: str) -> Source | None:

@@ -1,24 +1,24 @@
-"""From an `nn.Module` to a graph: torch.fx records what the module does, `steps` says what each step means.
+"""From an `nn.Module` to a graph: torch.fx records the steps, a reader adds the nodes of each step.
 
 The recorded steps are replayed on a small batch, so that shapes are known and anything that only depends on shapes
-(`x.view(x.size(0), -1)`) is already a number. Whatever is not in the tables of `steps` is an error that names the layer
-and where it stands.
+(`x.view(x.size(0), -1)`) is already a number. A step without a reader (`networks/layers/`) is an
+error that names the layer and where it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from relucert.core.errors import UnsupportedLayer
-from relucert.networks import affine
 from relucert.networks.affine import Shape, Source
-from relucert.networks.building import SUPPORTED, Builder, Held, Traced
+from relucert.networks.build.builder import Builder
+from relucert.networks.build.values import Held, Traced
 from relucert.networks.graph import Graph, Node
-from relucert.networks.steps import FUNCTIONS, INPLACE, METHODS, MODULES
+from relucert.networks.layers.arithmetic import Scale, Shift
+from relucert.networks.layers.table import module_reader, overwrites, reader, supported
 
 
 def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Source | None, like: Tensor) -> Graph:
@@ -26,13 +26,13 @@ def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Sourc
     builder = Builder(module, input_shape, like)
     start = builder.input
     if mean is not None:
-        start = builder.add(affine.Shift(mean, -1, start.shape), start, name="input normalisation")
+        start = builder.add(Shift(mean, -1, start.shape), start, name="input normalisation")
     if std is not None:
-        start = builder.add(affine.Scale(std, True, start.shape), start, name="input normalisation")
-    return _Walk(builder, start).graph()
+        start = builder.add(Scale(std, True, start.shape), start, name="input normalisation")
+    return _Replay(builder, start).graph()
 
 
-class _Walk:
+class _Replay:
     """One pass over the recording: `env` holds what every recorded value is."""
 
     def __init__(self, builder: Builder, start: Traced):
@@ -72,7 +72,7 @@ class _Walk:
         except Exception as error:
             raise UnsupportedLayer(
                 f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
-                f"run the same layers for every input, without branches on values. {SUPPORTED}"
+                f"run the same layers for every input, without branches on values. {supported()}"
             ) from error
         finally:
             for name in set(vars(self.module)) - before:  # tensors made in forward, which the tracer leaves there
@@ -93,26 +93,26 @@ class _Walk:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: env[other])  # type: ignore[misc]
         if node.op == "call_module":
             part = self.module.get_submodule(str(node.target))
-            build = next((MODULES[kind] for kind in type(part).__mro__ if kind in MODULES), None)
-            if build is None or not args or not isinstance(args[0], Traced):
+            read = module_reader(type(part))
+            if read is None or not args or not isinstance(args[0], Traced):
                 raise self.builder.unsupported()
-            made = build(self.builder, part, args[0])
+            made = read(self.builder, part, args[0])
             inplace = bool(getattr(part, "inplace", False))
         else:
-            table: dict[Any, Callable[..., Any]] = FUNCTIONS if node.op == "call_function" else METHODS
             if not _touches((args, kwargs), Traced):
                 if _touches((args, kwargs), Held):
                     raise self.builder.unsupported("it computes on parameters or buffers in forward")
                 return self._plain(node, args, kwargs)
-            if node.target not in table:
+            read = reader(node.target)
+            if read is None:
                 raise self.builder.unsupported()
             try:
-                made = table[node.target](self.builder, *args, **kwargs)
+                made = read(self.builder, *args, **kwargs)
             except UnsupportedLayer:
                 raise
-            except TypeError as error:  # an argument that the table's function does not know
+            except TypeError as error:  # an argument that the reader does not know
                 raise self.builder.unsupported(f"with these arguments ({error})") from error
-            inplace = bool(kwargs.get("inplace")) or node.target in INPLACE
+            inplace = bool(kwargs.get("inplace")) or overwrites(node.target)
             inplace = inplace or (node.target in (F.relu, F.leaky_relu) and args[-1] is True)
         if inplace and node.args and isinstance(node.args[0], fx.Node):
             env[node.args[0]] = made  # whoever reads the old value later sees the new one

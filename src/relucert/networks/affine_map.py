@@ -1,0 +1,158 @@
+"""The affine map from roots to a node: as an operator, as dense matrices, as sparse matrices.
+
+Between switching nodes a network is affine, whatever lies there: convolutions, normalisations, residual sums. The roots of a
+node are the input and the switching nodes that it reads through affine nodes alone:
+
+    z_node = sum over roots r of A_r z_r + b.
+
+`to_roots` applies the adjoints to functionals, `root_matrices` writes the A_r out in rows, `sparse_maps` has the A_r of all
+nodes that switching nodes read, column by column and exactly where no terms are summed. Units of ReLUs whose slope is known
+count as affine where `slopes` says so. Rows of two convolutions on their receptive fields are in `networks/patches.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, eye_array, vstack
+from torch import Tensor
+
+from relucert.networks.affine import Affine
+from relucert.networks.graph import Graph, Node
+from relucert.networks.linear_map import one_hot, transpose_rows
+from relucert.networks.switching import Switching
+from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
+
+Array = NDArray[np.float64]
+PIECE = 2**27  # bytes of the rows that are made at once
+PROBES = 2**22  # numbers of one batch of probes
+
+
+@dataclass(frozen=True, eq=False)
+class Functionals:
+    """Functionals of a node's value as functionals of the roots: `sum over roots r of rows[r] z_r + offset`.
+
+    Rows are (batch, rows, *shape of the root), by the root's index, 0 for the input.
+    """
+
+    rows: dict[int, Tensor]
+    offset: Float[Tensor, " batch rows"]
+
+
+def to_roots(
+    graph: Graph, node: int, rows: Float[Tensor, " batch rows *shape"], slopes: Mapping[int, Tensor] | None = None
+) -> Functionals:
+    """Functionals of a node's value as functionals of the roots before it; of a root, its own.
+
+    `slopes` (batch, *shape) of ReLUs, by index: a unit with a slope other than zero is linear, and functionals go on through
+    it to the roots before. All functionals of the ReLU are in `rows` nevertheless.
+    """
+    rule = _ToRoots(slopes or {}, rows.new_zeros(rows.shape[:2]))
+    direct = propagate_back(graph, rule, node, rows)
+    return Functionals(rule.rows if direct is None else rule.rows | {0: direct}, rule.offset)
+
+
+class _ToRoots(BackwardRule[Tensor]):
+    """The adjoint of affine nodes; the functionals of switching nodes are kept in `rows`, and end there without a slope."""
+
+    def __init__(self, slopes: Mapping[int, Tensor], offset: Tensor):
+        self.slopes, self.offset = slopes, offset
+        self.rows: dict[int, Tensor] = {}
+
+    def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
+        self.offset = self.offset + offset_of_rows(node.op, value)
+        return transpose_rows(node.op, value)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor | None:
+        self.rows[node.index] = value
+        slopes = self.slopes.get(node.index)
+        return None if slopes is None else value * slopes.unsqueeze(1)
+
+
+def offset_of_rows(op: Affine, rows: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows"]:
+    """The values `<c, b>` of functionals c at the offset of an affine node."""
+    return (rows.flatten(2) @ op.offset(rows).flatten()).reshape(rows.shape[:2])
+
+
+@torch.no_grad()
+def root_matrices(graph: Graph, node: int) -> dict[int, Float[Tensor, " units size"]]:
+    """The matrices A_r of an affine node of a float64 graph, everything between multiplied out, by the root's index."""
+    inside, roots = affine_ancestors(graph, node)
+    shape = graph[node].shape
+    widest = max(math.prod(graph[index].shape) for index in [*(inner.index for inner in inside), *roots])
+    device = next((source.value.device for inner in inside for source in inner.op.sources().values()), None)
+    pieces: dict[int, list[Tensor]] = {root: [] for root in roots}
+    for units in torch.arange(math.prod(shape), device=device).split(max(1, PIECE // (48 * widest))):
+        for root, rows in to_roots(graph, node, one_hot(units[None], shape, torch.float64)).rows.items():
+            pieces[root].append(rows[0].flatten(1))
+    return {root: torch.cat(rows) for root, rows in pieces.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMap:
+    """`sum over roots r of matrices[r] z_r + offset`: matrices (units, size of the root) by the root's index."""
+
+    matrices: dict[int, csr_array]
+    offset: Array
+
+
+@torch.no_grad()
+def sparse_maps(graph: Graph) -> dict[int, SparseMap]:
+    """The affine maps to the inputs of all switching nodes, by their index, and at len(graph) to the logits.
+
+    The graph is one of float64. The maps do not depend on a point.
+    """
+    rule = _Composition()
+    logits = propagate(graph, rule, {0: _root(graph[0])})[len(graph) - 1]
+    return rule.read | {len(graph): logits}
+
+
+def _root(node: Node) -> SparseMap:
+    size = math.prod(node.shape)
+    return SparseMap({node.index: csr_array(eye_array(size))}, np.zeros(size))
+
+
+class _Composition(ForwardRule[SparseMap]):
+    """Affine nodes multiplied out; every switching node is a new root. `read` has the maps to the inputs of these."""
+
+    def __init__(self):
+        self.read: dict[int, SparseMap] = {}
+
+    def affine(self, node: Node[Affine], inputs: list[SparseMap]) -> SparseMap:
+        offset = node.op.offset(torch.zeros((), dtype=torch.float64)).flatten().numpy().copy()
+        parts: dict[int, list[csr_array]] = {}
+        for place, given in enumerate(inputs):
+            own = sparse_matrix(node.op, place)
+            offset += own @ given.offset
+            for root, matrix in given.matrices.items():
+                parts.setdefault(root, []).append(csr_array(own @ matrix))
+        total = {root: csr_array(reduce(lambda a, b: a + b, every)) for root, every in parts.items()}
+        return SparseMap(total, offset)
+
+    def switching(self, node: Node[Switching], value: SparseMap) -> SparseMap:
+        self.read[node.index] = value
+        return _root(node)
+
+
+def sparse_matrix(op: Affine, place: int) -> csr_array:
+    """The matrix of one input of a float64 affine node, column by column: exact, since all but one number is zero."""
+    shape, matrix = op.in_shapes[place], op.matrix()
+    if matrix is not None and len(shape) == 1:
+        return csr_array(matrix.numpy())
+    zeros = [torch.zeros(1, *each, dtype=torch.float64) for each in op.in_shapes]
+    size, rows = math.prod(shape), math.prod(op.linear(*zeros).shape[1:])
+    blocks = []
+    for units in torch.arange(size).split(max(1, PROBES // max(size, rows))):
+        probes = torch.zeros(len(units), size, dtype=torch.float64)
+        probes[torch.arange(len(units)), units] = 1.0
+        inputs = [zero.expand(len(units), *zero.shape[1:]) for zero in zeros]
+        inputs[place] = probes.reshape(-1, *shape)
+        blocks.append(csr_array(op.linear(*inputs).flatten(1).numpy()))
+    return csr_array(vstack(blocks).T)

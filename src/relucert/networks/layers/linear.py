@@ -1,0 +1,226 @@
+"""Linear maps with weights: a matrix, a convolution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relucert.core.errors import InvalidInput
+from relucert.networks.affine import Affine, Shape, Source
+from relucert.networks.build.values import Traced
+from relucert.networks.layers.family import Family, Restored, arguments, held, pair, with_tensors
+from relucert.networks.layers.shapes import Pad
+
+if TYPE_CHECKING:
+    from relucert.networks.build.builder import Builder
+
+
+class Linear(Affine):
+    """`W z + b` on the last axis."""
+
+    kind = "linear"
+    rows_are_weights = True
+
+    def __init__(self, weight: Source, bias: Source | None, in_shape: Shape):
+        self.weight, self.bias, self.in_shapes = weight, bias, (in_shape,)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value, None if self.bias is None else self.bias.value)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        return (output @ self.weight.value,)
+
+    def matrix(self) -> Tensor:
+        return self.weight.value
+
+    @property
+    def mixes_all(self) -> bool:
+        """Whether every entry of the value reads the whole input: the input has one axis."""
+        return len(self.in_shapes[0]) == 1
+
+    def folded(self, before: Tensor | None, behind: Tensor | None) -> Tensor:
+        """The weight with factors of the input, and of the value, multiplied into it: (out, in)."""
+        weight = self.weight.value
+        if before is not None:
+            weight = weight * before.flatten()
+        return weight if behind is None else weight * behind.flatten()[:, None]
+
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.weight.value.shape[1] + 2
+
+    @property
+    def adjoint_terms(self) -> int:
+        return self.weight.value.shape[0] + 2
+
+    def absolute(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value.abs())
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight.value.abs(), None if self.bias is None else self.bias.value.abs())
+
+    def sources(self) -> dict[str, Source]:
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
+
+class Conv2d(Affine):
+    """A convolution with any stride, zero padding, dilation and groups."""
+
+    kind = "conv2d"
+    rows_are_weights = True
+
+    def __init__(
+        self,
+        weight: Source,
+        bias: Source | None,
+        in_shape: Shape,
+        *,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+    ):
+        self.weight, self.bias, self.in_shapes = weight, bias, (in_shape,)
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+
+    def apply(self, z: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.value
+        return F.conv2d(z, self.weight.value, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def linear(self, z: Tensor) -> Tensor:
+        return F.conv2d(z, self.weight.value, None, self.stride, self.padding, self.dilation, self.groups)
+
+    def transpose(self, output: Tensor) -> tuple[Tensor]:
+        weight = self.weight.value
+        # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
+        spans = [self.dilation[i] * (weight.shape[2 + i] - 1) + 1 for i in (0, 1)]
+        over = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) % self.stride[i] for i in (0, 1)]
+        if output.device.type == "cpu" and output.dtype == torch.float32 and len(output) > 1:
+            if self.in_shapes[0][0] == 1:  # to a grey image one product and a sum of its patches are faster
+                taps = weight.flatten(1).T @ output.flatten(2)
+                size, kernel = self.in_shapes[0][1:], tuple(weight.shape[2:])
+                return (F.fold(taps, size, kernel, self.dilation, self.padding, self.stride),)
+            # Many small images: on a CPU channels are best next to each other.
+            output = output.contiguous(memory_format=torch.channels_last)
+        back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
+        return (back.contiguous(),)
+
+    #: A convolution is one weight, whatever the shape of the input.
+    mixes_all = True
+
+    def folded(self, before: Tensor | None, behind: Tensor | None) -> Tensor:
+        """The weight without groups, with a factor of every input and output channel multiplied into it: (out, in, *kernel).
+
+        Factors have the shape of a value and are the same all over a channel.
+        """
+        weight = self.weight.value if self.groups == 1 else _ungrouped(self.weight.value, self.groups)
+        if before is not None:
+            weight = weight * before[:, 0, 0][None, :, None, None]
+        return weight if behind is None else weight * behind[:, 0, 0][:, None, None, None]
+
+    @property
+    def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.weight.value[0].numel() + 2
+
+    @property
+    def adjoint_terms(self) -> int:
+        return self.weight.value[:, 0].numel() + 2
+
+    def absolute(self, z: Tensor) -> Tensor:
+        return F.conv2d(z, self.weight.value.abs(), None, self.stride, self.padding, self.dilation, self.groups)
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        weight, bias = self.weight.value.abs(), None if self.bias is None else self.bias.value.abs()
+        return F.conv2d(z, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def sources(self) -> dict[str, Source]:
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
+    def settings(self) -> dict[str, object]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+
+def _ungrouped(weight: Tensor, groups: int) -> Tensor:
+    """The weight of a grouped convolution as that of an ordinary one, with zeros."""
+    rows, columns = len(weight) // groups, weight.shape[1]
+    whole = weight.new_zeros(len(weight), columns * groups, *weight.shape[2:])
+    for i, group in enumerate(weight.chunk(groups)):
+        whole[i * rows : (i + 1) * rows, i * columns : (i + 1) * columns] = group
+    return whole
+
+
+def _linear(t: Builder, z: Traced, weight: Any, bias: Any = None) -> Traced:
+    source = t.tensor(weight, "weight")
+    assert source is not None
+    return t.add(Linear(source, t.tensor(bias, "bias"), z.shape), z)
+
+
+def _conv2d(t: Builder, z: Traced, weight: Any, bias: Any = None, *args: Any, **given: Any) -> Traced:
+    options = arguments({"stride": 1, "padding": 0, "dilation": 1, "groups": 1}, args, given)
+    source = t.tensor(weight, "weight")
+    assert source is not None
+    if len(z.shape) != 3:
+        raise InvalidInput(f"{t.where()} (conv2d) needs an input (channels, height, width), got shape {z.shape}")
+    dilation, padding = pair(options["dilation"]), options["padding"]
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        total = [step * (size - 1) for step, size in zip(dilation, source.value.shape[2:], strict=True)]
+        padding = (total[0] // 2, total[1] // 2)
+        if total[0] % 2 or total[1] % 2:  # torch puts the odd one at the far side
+            z = t.add(Pad(z.shape, (0, total[1] % 2, 0, total[0] % 2)), z)
+    op = Conv2d(
+        source,
+        t.tensor(bias, "bias"),
+        z.shape,
+        stride=pair(options["stride"]),
+        padding=pair(padding),
+        dilation=dilation,
+        groups=options["groups"],
+    )
+    return t.add(op, z)
+
+
+def _conv_module(t: Builder, part: nn.Conv2d, z: Traced) -> Traced:
+    if part.padding_mode != "zeros":
+        raise t.unsupported(f"padding_mode must be 'zeros', got {part.padding_mode!r}")
+    weight, bias = held(part, "weight"), held(part, "bias")
+    return _conv2d(t, z, weight, bias, part.stride, part.padding, part.dilation, part.groups)
+
+
+def _restored_linear(given: Restored) -> nn.Module:
+    rows, columns = given.tensors["weight"].shape
+    return with_tensors(nn.Linear(columns, rows, bias="bias" in given.tensors, device="meta"), given.tensors)
+
+
+def _restored_conv2d(given: Restored) -> nn.Module:
+    rows, columns, *kernel = given.tensors["weight"].shape
+    groups = given.settings["groups"]
+    conv = nn.Conv2d(
+        columns * groups,
+        rows,
+        (kernel[0], kernel[1]),
+        stride=tuple(given.settings["stride"]),
+        padding=tuple(given.settings["padding"]),
+        dilation=tuple(given.settings["dilation"]),
+        groups=groups,
+        bias="bias" in given.tensors,
+        device="meta",
+    )
+    return with_tensors(conv, given.tensors)
+
+
+FAMILY = Family(
+    modules={
+        nn.Linear: lambda t, part, z: _linear(t, z, held(part, "weight"), held(part, "bias")),
+        nn.Conv2d: _conv_module,
+    },
+    functions={F.linear: _linear, F.conv2d: _conv2d, torch.conv2d: _conv2d},
+    restored={Linear.kind: _restored_linear, Conv2d.kind: _restored_conv2d},
+)
