@@ -45,7 +45,7 @@ class PointsConfig:
 
     @property
     def records(self) -> Path:
-        """Where the records go: as asked, or into a run's folder, or beside a model's file."""
+        """Where the records go: as given, or into a run's folder, or beside a model's file."""
         if self.out is not None:
             return self.out
         return self.model / "records.jsonl" if self.model.is_dir() else self.model.with_suffix(".records.jsonl")

@@ -77,9 +77,9 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
     known = [_Known() for _ in range(len(query))]
     open_ = list(range(len(query)))
     for stage in stages:
-        seconds = torch.tensor([one.seconds for one in known], dtype=torch.float64)
-        left = budget.after(seconds)
-        ready = [place for place in open_ if left.each(len(query))[place] > 0]
+        left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))
+        seconds = left.each(len(query)).tolist()
+        ready = [place for place in open_ if seconds[place] > 0]
         if not ready or budget.over:
             break
         index = torch.tensor(ready, device=query.x.device)

@@ -68,7 +68,7 @@ class RegionTheorem:
         away = torch.where(faces == 0, math.inf, region.margins_of(values, x) / torch.where(faces == 0, 1.0, faces))
         near = away.amin(1) if away.shape[1] else x.new_full((len(x),), math.inf)
         inside = near * (1 - 1e-9) > eps
-        # The theorem, with all errors of rounding, is asked only where the ball lies in the region.
+        # The theorem covers the rounding errors of the distances; it is needed only where the ball lies in the region.
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)

@@ -46,5 +46,5 @@ def refuse_contradictions(lower: Tensor, upper: Tensor, methods: list[str], slac
         at = int(gap.nonzero()[0])
         raise Contradiction(
             f"example {at}: {methods[at]} certifies the radius {float(lower[at])}, but a witness is at {float(upper[at])}; "
-            "this is a fault of relucert, or of a solver that it asked: please report it with the network"
+            "this is a fault of relucert, or of a solver: please report it with the network"
         )

@@ -31,8 +31,8 @@ class Decision:
     input's share of the time. `reason` says why the input is UNKNOWN, `claim` names the solver that claims without proof that
     it is robust, `timed` says that a clock ended the search.
 
-    For whoever carries on: `row_margins` are proved margins of single rows of the property, -inf for others, None without any
-    bound; `saved` are the subproblems that branch and bound left open; `nodes` counts the subproblems of the search.
+    For a verifier that carries on: `row_margins` are proved margins of single rows of the property, -inf for others, None
+    without any bound; `saved` are the subproblems that branch and bound left open; `nodes` counts its subproblems.
     """
 
     index: int
