@@ -17,6 +17,7 @@ from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
+from relucert.networks.freezing import frozen_weights
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d
@@ -107,10 +108,7 @@ class Alpha(AfterCROWN):
             return torch.maximum(best, pull_back(net.graph, node, rows, fixed).minimum(x, ball).detach())
         optimiser = torch.optim.Adam(slopes.values(), lr=self.rate)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
-        frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
+        with frozen_weights(net):
             for _ in range(steps):
                 with torch.enable_grad():
                     lines = dict(fixed)
@@ -125,7 +123,4 @@ class Alpha(AfterCROWN):
                 with torch.no_grad():
                     for relu in below:
                         slopes[relu.index].clamp_(relu.op.slope, 1.0)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
         return best

@@ -40,6 +40,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.core.rounding import cast_up, relative_rounding
+from relucert.networks.freezing import frozen_weights
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import one_hot
 from relucert.networks.network import Network
@@ -144,10 +145,7 @@ class SDP(AfterCROWN):
             ]
             optimiser = torch.optim.Adam(groups)
             schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
-        frozen = [(weight, weight.requires_grad) for weight in net.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
+        with frozen_weights(net):
             for step in range(self.steps + 1 if slopes else 1):
                 with torch.set_grad_enabled(bool(slopes) and step < self.steps and time.monotonic() < until):
                     lines = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
@@ -164,9 +162,6 @@ class SDP(AfterCROWN):
                     for index, pair in slopes.items():
                         for side in pair:
                             side.clamp_(cast(BallLines, balls[index]).slope, 1.0)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
         return best
 
     def _refined(

@@ -1,6 +1,8 @@
-"""`at`: adversarial training (Madry et al. 2018) as the paper does it: half of each batch is replaced by PGD points."""
+"""`at`: adversarial training (Madry et al. 2018) as in the paper: half of each batch is replaced by PGD points."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +11,12 @@ from torch import Tensor
 from relucert.attacks.pgd import PGD, ascend
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.recipes import Setting
+from relucert.training.schemes.scheme import AttackScheme, Loss, StepContext, Terms, given
 
 
 class Adversarial:
-    """Minimise the mean cross-entropy on a batch of which a share at its end, by default half, is adversarial."""
+    """Minimise the mean cross-entropy on a batch whose last share, by default half, is adversarial."""
 
     def __init__(self, ball: Ball, steps: int, share: float = 0.5):
         self.ball, self.attack, self.share = ball, PGD(steps=steps), share
@@ -31,15 +34,15 @@ class Adversarial:
         return Terms(loss, parts, logits[: len(x) - moved].detach(), y[: len(x) - moved])
 
     def moved(self, count: int) -> int:
-        """How many of a batch of `count` are adversarial."""
+        """The number of adversarial examples in a batch of `count`."""
         return int(self.share * count)
 
     def mix(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Tensor:
-        """The batch with its last ones moved by PGD."""
+        """The batch with its last examples replaced by PGD points."""
         clean = len(x) - self.moved(len(x))
         if clean == len(x):
             return x
-        # The attack sees the network as it will be used: running statistics, no dropout.
+        # The attack runs on the network in eval mode: running statistics, no dropout.
         modes = [(part, part.training) for part in net.modules()]
         net.eval()
         try:
@@ -48,3 +51,13 @@ class Adversarial:
             for part, training in modes:
                 part.training = training
         return torch.cat([x[:clean], moved])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialTraining(AttackScheme):
+    """Cross-entropy on batches of which half is replaced by PGD points (Madry et al. 2018)."""
+
+    name = "at"
+
+    def loss(self, setting: Setting) -> Loss:
+        return Adversarial(self.ball(setting), given("attack_steps", self.attack_steps))

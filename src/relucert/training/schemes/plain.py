@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.networks.network import Network
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.recipes import Setting
+from relucert.training.schemes.scheme import Loss, Scheme, StepContext, Terms
 
 
 class Plain:
@@ -16,3 +19,13 @@ class Plain:
         logits = net(x)
         loss = F.cross_entropy(logits, y)
         return Terms(loss, {"cross-entropy": loss.detach()}, logits.detach(), y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTraining(Scheme):
+    """Cross-entropy on the images as they are."""
+
+    name = "plain"
+
+    def loss(self, setting: Setting) -> Loss:
+        return Plain()

@@ -1,19 +1,26 @@
-"""What a scheme is: a loss on a batch, at a moment of the run."""
+"""A training scheme: its parameters, and the loss that the training loop minimises."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method
 from relucert.networks.network import Network
+from relucert.training.recipes import ATTACK_STEPS, Setting, default_training_eps
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where in the run a step is taken: `progress` in [0, 1), and the randomness of this step."""
+    """The training step context: `progress` in [0, 1), the share of the run that is done, and the step's randomness."""
 
     progress: float
     generator: torch.Generator
@@ -21,7 +28,7 @@ class StepContext:
 
 @dataclass(frozen=True)
 class Terms:
-    """The loss of a step, its named parts for the log, and the logits it saw with their labels."""
+    """The loss of a step, its named parts for the log, and logits with the labels they are compared with."""
 
     loss: Tensor
     parts: dict[str, Tensor]
@@ -29,9 +36,93 @@ class Terms:
     labels: Tensor
 
 
-class Scheme(Protocol):
-    """A loss that the one training loop minimises."""
+class Loss(Protocol):
+    """A loss on a batch of images and labels at one step of a run."""
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        """The terms of the loss on a batch of images and labels."""
+        """The terms of the loss on a batch."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(Method):
+    """A training scheme: a frozen dataclass that holds the parameters of the scheme and makes its loss.
+
+    A parameter that is None takes the recipe's value for the run (`filled`). The text of a scheme reads like that of a
+    method: `mmr(lam=2.0, gamma_b=0.1)`.
+    """
+
+    #: The last share of a run over which the learning rate falls; None for the paper's schedule.
+    decay: ClassVar[float | None] = None
+
+    def filled(self, setting: Setting) -> Self:
+        """The scheme with the recipe's values for all parameters that are None; raises where the recipe has none."""
+        return self
+
+    def loss(self, setting: Setting) -> Loss:
+        """The loss of a scheme whose parameters are filled."""
+        raise NotImplementedError
+
+    def require(self, rules: list[tuple[str, bool, str]]) -> None:
+        """Raise for the first `(parameter, holds, rule)` that does not hold."""
+        for parameter, holds, rule in rules:
+            if not holds:
+                raise InvalidInput(f"{parameter} must {rule}, got {getattr(self, parameter)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallScheme(Scheme):
+    """A scheme that trains against a ball: eps is its radius, by default the run's."""
+
+    eps: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require([("eps", self.eps is None or 0 < self.eps < math.inf, "be a positive number")])
+
+    def filled(self, setting: Setting) -> Self:
+        scheme = super().filled(setting)
+        if scheme.eps is not None:
+            return scheme
+        radius = default_training_eps(setting)
+        if radius is None:
+            raise InvalidInput(
+                f"eps must be given for p={setting.p:g}: the paper has no radius for {setting.data} in that norm"
+            )
+        return replace(scheme, eps=radius * self.widening(setting.data))
+
+    def widening(self, data: str) -> float:
+        """The factor between the default radius of training and the radius of evaluation."""
+        return 1.0
+
+    def ball(self, setting: Setting) -> Ball:
+        """The ball of training of a filled scheme."""
+        return Ball(setting.p, given("eps", self.eps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackScheme(BallScheme):
+    """A scheme that trains on points found by PGD: attack_steps is the number of its steps, by default the paper's."""
+
+    attack_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require([("attack_steps", self.attack_steps is None or self.attack_steps >= 1, "be at least 1")])
+
+    def filled(self, setting: Setting) -> Self:
+        scheme = super().filled(setting)
+        return replace(scheme, attack_steps=scheme.attack_steps or ATTACK_STEPS[setting.data])
+
+
+def given(parameter: str, value: Value | None) -> Value:
+    """A parameter that must have a value by now."""
+    if value is None:
+        raise InvalidInput(f"{parameter} must be given, got None")
+    return value
+
+
+def depends_on_mode(net: Network) -> bool:
+    """Whether the network computes something else in train mode: batch norm, dropout."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    return any(isinstance(part, kinds) for part in net.modules())

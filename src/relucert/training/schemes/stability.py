@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -10,14 +13,15 @@ from torch import Tensor
 from relucert.bounding.methods.ibp import IBP
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
+from relucert.training.recipes import Setting
 from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.schemes.scheme import AttackScheme, Loss, StepContext, Terms, given
 
 
 class Stability:
     """Minimise cross-entropy on adversarial points + lam * sum over units of -tanh(1 + l u) + l1 * sum of |weights|.
 
-    l and u bound a unit over the ball by intervals: their product is negative where the unit may switch. All of the batch is
+    l and u are the interval bounds of a unit over the ball; their product is negative for unstable units. The whole batch is
     adversarial.
     """
 
@@ -35,7 +39,7 @@ class Stability:
 
 
 def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Xiao's loss of every example, sum of -tanh(1 + l u), and how many of its units may switch."""
+    """The stability loss of every example, sum of -tanh(1 + l u), and its number of unstable units."""
     units = IBP().units(net, x, ball)
     total, count = x.new_zeros(len(x)), x.new_zeros(len(x))
     for node in net.relus:
@@ -43,3 +47,22 @@ def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batc
         total = total - torch.tanh(1 + within.lower * within.upper).flatten(1).sum(1)
         count = count + within.unstable.flatten(1).sum(1)
     return total, count
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityTraining(AttackScheme):
+    """Adversarial training with a ReLU-stability loss, weight lam, and sparse weights, weight l1 (Xiao et al. 2019).
+
+    The defaults of lam and l1 are those of the authors' released settings for MNIST.
+    """
+
+    name = "rs"
+    lam: float = 1e-4
+    l1: float = 2e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require([(name, 0 <= getattr(self, name) < math.inf, "be a number >= 0") for name in ("lam", "l1")])
+
+    def loss(self, setting: Setting) -> Loss:
+        return Stability(self.ball(setting), given("attack_steps", self.attack_steps), self.lam, self.l1)

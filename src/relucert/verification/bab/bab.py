@@ -35,6 +35,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.properties import Property
+from relucert.networks.freezing import frozen_weights
 from relucert.networks.network import Network
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab.counterexamples import CounterexampleSearch
@@ -124,10 +125,7 @@ class _Search:
 
     def run(self, on_decided: OnDecided | None = None) -> Outcome:
         """Bound the points as a whole, then round after round of leaves until nothing is open."""
-        frozen = [(weight, weight.requires_grad) for weight in self.double.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
+        with frozen_weights(self.double):
             self._roots()
             self._report_decided(on_decided)
             turns = deque(range(len(self.problems)))
@@ -145,9 +143,6 @@ class _Search:
                 self.found.timed |= ~(self.found.proved | self.found.falsified | self.given_up)
             for point in self.of:
                 self._save_open(point)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
         return self.found
 
     def _charge(self, started: float, which: Tensor) -> None:
