@@ -93,9 +93,7 @@ def current_flags(arguments: list[str]) -> list[str]:
     for name in old:
         if parameters(scheme).isdisjoint(OLD_FIELDS[name]):
             flag = name.replace("_", "-")
-            raise InvalidInput(
-                f"--{flag} must be left out for scheme {scheme.name}, which has no such parameter, got it"
-            )
+            raise InvalidInput(f"--{flag} must be left out for scheme {scheme.name}, got {old[name]}")
     return [*rest, "--scheme", spec(with_old_fields(scheme, {name: _number(name, old[name]) for name in old}))]
 
 

@@ -28,13 +28,13 @@ from relucert.networks.prediction import error
 from relucert.training.augmentation import augment
 from relucert.training.config import TrainConfig
 from relucert.training.interruption import gentle_interrupts
+from relucert.training.losses.loss import StepContext, Terms
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
 from relucert.training.recipes import MIRRORED
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
 from relucert.training.schedules import rate_factor
-from relucert.training.schemes.scheme import StepContext, Terms
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:

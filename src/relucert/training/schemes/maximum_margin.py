@@ -1,66 +1,19 @@
-"""`mmr`, `mmr-dd`, `mmr+at`: cross-entropy plus the maximum margin regulariser (section 4 of the paper)."""
+"""Schemes `mmr`, `mmr-dd` and `mmr+at`: the maximum margin regulariser (section 4 of the paper)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
-
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from relucert.core.errors import InvalidInput
-from relucert.geometry.region import LinearRegion
-from relucert.networks.network import Network
-from relucert.regularizers.mmr import MMRParameters, mmr_terms
 from relucert.training.recipes import Setting, default_margin, default_schedule
-from relucert.training.schedules import Count, Schedule, ramp
-from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.scheme import (
-    AttackScheme,
-    Loss,
-    Scheme,
-    StepContext,
-    Terms,
-    depends_on_mode,
-    given,
-)
+from relucert.training.schedules import Count, Schedule
+from relucert.training.schemes.scheme import AttackScheme, Scheme, given
 
-Mix = Callable[[Network, Tensor, Tensor, StepContext], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaximumMargin:
-    """Minimise cross-entropy + lam * MMR, both on the same batch; `mix` replaces half of it by adversarial points.
-
-    Without gamma_b the region term is left out (MMR-DD, Table 2 of the paper).
-    """
-
-    p: float
-    lam: float
-    gamma_b: float | None
-    gamma_d: float
-    schedule: Schedule
-    mix: Mix | None = None
-
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        clean = len(x) if self.mix is None else len(x) - len(x) // 2
-        x = x if self.mix is None else self.mix(net, x, y, context)
-        region, values, logits = LinearRegion.evaluated(net, x)
-        margins = region.margins_of(values, x)
-        # The regulariser is about the network in eval mode; layers that depend on the mode need a second pass.
-        outputs = net(x) if depends_on_mode(net) else logits
-        loss = F.cross_entropy(outputs, y)
-        k_b, k_d = self.schedule.counts(context.progress, region.count, net.classes)
-        parameters = MMRParameters(p=self.p, gamma_b=self.gamma_b, gamma_d=self.gamma_d, k_b=k_b, k_d=k_d)
-        terms = mmr_terms(region, margins, logits, y, parameters)
-        parts = {"cross-entropy": loss.detach(), "decision": terms.decision.detach().mean()}
-        if self.gamma_b is not None:
-            parts["region"] = terms.region.detach().mean()
-            parts["exact"] = (terms.d_d <= terms.d_b).to(logits.dtype).mean()
-        total = loss + ramp(context.progress) * self.lam * terms.total.mean()
-        return Terms(total, parts, outputs[:clean].detach(), y[:clean])
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
+    from relucert.training.losses.maximum_margin import MaximumMargin, Mix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +81,17 @@ class MMRDDTraining(Scheme):
         return replace(self, **{number: (round(count.first), round(count.last))})
 
     def loss(self, setting: Setting) -> Loss:
-        decision = count_of("k_d", self.k_d, self.share_d)
-        after = given("nearest_after", self.nearest_after)
+        return self._margin_loss(setting, gamma_b=None, k_b=Count(1, 1))
+
+    def _margin_loss(
+        self, setting: Setting, gamma_b: float | None, k_b: Count, mix: Mix | None = None
+    ) -> MaximumMargin:
+        from relucert.training.losses.maximum_margin import MaximumMargin
+
+        k_d = count_of("k_d", self.k_d, self.share_d)
         return MaximumMargin(
-            p=setting.p, lam=given("lam", self.lam), gamma_b=None, gamma_d=given("gamma_d", self.gamma_d),
-            schedule=Schedule(Count(1, 1), decision, after),
+            p=setting.p, lam=given("lam", self.lam), gamma_b=gamma_b, gamma_d=given("gamma_d", self.gamma_d),
+            schedule=Schedule(k_b, k_d, given("nearest_after", self.nearest_after)), mix=mix,
         )  # fmt: skip
 
 
@@ -160,18 +119,11 @@ class MMRTraining(MMRDDTraining):
         return super().filled(setting)._with_counts(default_schedule(setting).k_b, "k_b", "share_b")
 
     def loss(self, setting: Setting) -> Loss:
-        return self._margins(setting, None)
+        return self._mixed_loss(setting, None)
 
-    def _margins(self, setting: Setting, mix: Mix | None) -> MaximumMargin:
-        schedule = Schedule(
-            count_of("k_b", self.k_b, self.share_b),
-            count_of("k_d", self.k_d, self.share_d),
-            given("nearest_after", self.nearest_after),
-        )
-        return MaximumMargin(
-            p=setting.p, lam=given("lam", self.lam), gamma_b=given("gamma_b", self.gamma_b),
-            gamma_d=given("gamma_d", self.gamma_d), schedule=schedule, mix=mix,
-        )  # fmt: skip
+    def _mixed_loss(self, setting: Setting, mix: Mix | None) -> MaximumMargin:
+        k_b = count_of("k_b", self.k_b, self.share_b)
+        return self._margin_loss(setting, given("gamma_b", self.gamma_b), k_b, mix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +133,9 @@ class MMRATTraining(MMRTraining, AttackScheme):
     name = "mmr+at"
 
     def loss(self, setting: Setting) -> Loss:
-        return self._margins(setting, Adversarial(self.ball(setting), given("attack_steps", self.attack_steps)).mix)
+        from relucert.training.losses.adversarial import Adversarial
+
+        return self._mixed_loss(setting, Adversarial(self.ball(setting), given("attack_steps", self.attack_steps)).mix)
 
 
 def count_of(parameter: str, numbers: tuple[int, int] | None, shares: tuple[float, float] | None) -> Count:

@@ -1,24 +1,15 @@
-"""`plain`: cross-entropy on the images as they are."""
+"""Scheme `plain`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
-from torch import Tensor
-
-from relucert.networks.network import Network
 from relucert.training.recipes import Setting
-from relucert.training.schemes.scheme import Loss, Scheme, StepContext, Terms
+from relucert.training.schemes.scheme import Scheme
 
-
-class Plain:
-    """Minimise the mean cross-entropy."""
-
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        logits = net(x)
-        loss = F.cross_entropy(logits, y)
-        return Terms(loss, {"cross-entropy": loss.detach()}, logits.detach(), y)
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,4 +19,6 @@ class PlainTraining(Scheme):
     name = "plain"
 
     def loss(self, setting: Setting) -> Loss:
+        from relucert.training.losses.plain import Plain
+
         return Plain()

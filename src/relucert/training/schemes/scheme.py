@@ -1,47 +1,20 @@
-"""A training scheme: its parameters, and the loss that the training loop minimises."""
+"""A training scheme: its parameters, and the loss that it makes of them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
-import torch
-from torch import Tensor, nn
-
-from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
-from relucert.networks.network import Network
 from relucert.training.recipes import ATTACK_STEPS, Setting, default_training_eps
 
+if TYPE_CHECKING:
+    from relucert.core.ball import Ball
+    from relucert.training.losses.loss import Loss
+
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """The training step context: `progress` in [0, 1), the share of the run that is done, and the step's randomness."""
-
-    progress: float
-    generator: torch.Generator
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The loss of a step, its named parts for the log, and logits with the labels they are compared with."""
-
-    loss: Tensor
-    parts: dict[str, Tensor]
-    logits: Tensor
-    labels: Tensor
-
-
-class Loss(Protocol):
-    """A loss on a batch of images and labels at one step of a run."""
-
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        """The terms of the loss on a batch."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +70,8 @@ class BallScheme(Scheme):
 
     def ball(self, setting: Setting) -> Ball:
         """The ball of training of a filled scheme."""
+        from relucert.core.ball import Ball
+
         return Ball(setting.p, given("eps", self.eps))
 
 
@@ -120,9 +95,3 @@ def given(parameter: str, value: Value | None) -> Value:
     if value is None:
         raise InvalidInput(f"{parameter} must be given, got None")
     return value
-
-
-def depends_on_mode(net: Network) -> bool:
-    """Whether the network computes something else in train mode: batch norm, dropout."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    return any(isinstance(part, kinds) for part in net.modules())
