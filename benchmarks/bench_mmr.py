@@ -23,10 +23,10 @@ from torch import Tensor, nn
 import relucert as rc
 from measure import peak_gigabytes, timed
 from relucert.networks.network import Network
-from relucert.training.recipes import Schedule
-from relucert.training.schemes.maximum_margin import MaximumMargin
-from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import Scheme, StepContext
+from relucert.training.losses.loss import Loss, StepContext
+from relucert.training.losses.maximum_margin import MaximumMargin
+from relucert.training.losses.plain import Plain
+from relucert.training.schedules import Count, Schedule
 
 GAMMA, LAM = 0.2, 1.0
 FLOOR, LIMITS = 8.0, {(1, 28, 28): 1.5, (3, 32, 32): 4.0}  # times faster; GB
@@ -78,7 +78,7 @@ def dense_step(net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Ten
     return total
 
 
-def step(scheme: Scheme, net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+def step(scheme: Loss, net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """One step of ours; the loss before it."""
     terms = scheme(net, x, y, StepContext(0.999 / 9, torch.Generator()))
     optimiser.zero_grad(set_to_none=True)
@@ -117,7 +117,8 @@ def main() -> None:
 
 def compare(model: str, shape: tuple[int, int, int], batch: int, repeats: int) -> None:
     """Time plain, MMR and, for the CNN, dense steps of one network, and print a line."""
-    mmr = MaximumMargin(p=math.inf, lam=LAM, gamma=GAMMA, schedule=Schedule(0.1, 0.1))
+    schedule = Schedule(Count(0.1, 0.1, shares=True), Count(1.0, 1.0, shares=True))
+    mmr = MaximumMargin(p=math.inf, lam=LAM, gamma_b=GAMMA, gamma_d=GAMMA, schedule=schedule)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(batch, *shape, generator=generator)
     y = torch.randint(0, 10, (batch,), generator=generator)

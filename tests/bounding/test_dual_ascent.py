@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from relucert.bounding.dual_ascent import Schedule, Variables, constant_weights, dual_ascent
+from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
+from relucert.networks.freezing import frozen_weights
 
 
 class Parabola:
@@ -85,7 +86,7 @@ def test_entries_that_are_not_finite_do_not_stop_the_others():
 def test_weights_are_constants_and_become_what_they_were():
     net = nn.Linear(2, 2)
     net.bias.requires_grad_(False)
-    with constant_weights(net):
+    with frozen_weights(net):
         assert not any(weight.requires_grad for weight in net.parameters())
     assert net.weight.requires_grad
     assert not net.bias.requires_grad

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from relucert.cli.main import VERBS, main, run
+from relucert.cli.train import PARAMETERS, current_flags, description
+from relucert.training.old_config import parameters
+from relucert.training.schemes.registry import SCHEMES
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TRAIN = ["train", "--data", "digits", "--epochs", "1", "--evaluate-points", "20"]
@@ -59,6 +62,31 @@ def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     assert "test_error" in json.loads(capsys.readouterr().out)
 
 
+def test_flags_of_earlier_versions_are_parameters_of_the_scheme(tmp_path, capsys):
+    old = ["--scheme", "mmr+at", "--p", "2", "--lam", "0.5", "--gamma=0.3", "--attack-steps", "2", "--train-eps", "0.2"]
+    assert run([*TRAIN, *old, "--out", str(tmp_path / "old"), "--json"]) == 0
+    new = "mmr+at(lambda=0.5, gamma_B=0.3, gamma_D=0.3, attack_steps=2, eps=0.2)"
+    assert run([*TRAIN, "--scheme", new, "--p", "2", "--out", str(tmp_path / "new"), "--json"]) == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["pgd_error"] == second["pgd_error"]
+    configs = [(tmp_path / name / "config.json").read_text() for name in ("old", "new")]
+    assert configs[0] == configs[1]
+    assert current_flags(["--scheme=ibp", "--kappa", "0.5", "--adversarial", "--epochs", "3"]) == [
+        "--epochs", "3", "--scheme", "ibp(adversarial=True, attack_steps=None, eps=None, kappa=0.5)",
+    ]  # fmt: skip
+    assert current_flags(["--epochs", "3", "--scheme", "at"]) == ["--epochs", "3", "--scheme", "at"]
+    assert current_flags(["--lam"]) == ["--lam"]
+
+
+def test_help_of_train_names_every_scheme_and_parameter():
+    text = description()
+    for name, kind in SCHEMES.items():
+        assert f"  {name} " in text
+        assert parameters(kind) <= PARAMETERS.keys()
+    assert all(f"  {name} " in text for name in PARAMETERS)
+    assert max(map(len, text.splitlines())) <= 88
+
+
 def test_certify_from_the_command_line(tmp_path, capsys):
     folder = str(tmp_path / "run")
     assert run([*TRAIN, "--out", folder, "--json"]) == 0
@@ -84,6 +112,10 @@ MISTAKES = [
     (["train", "--epochs", "0"], "epochs must be at least 1, got 0"),
     (["train", "--eps", "-1"], "eps must be a positive number, got -1.0"),
     (["train", "--epochs", "many"], "many"),
+    (["train", "--scheme", "mmr(gamma=0.1)"], "mmr has no parameter 'gamma'; it has gamma_b, gamma_d, k_b"),
+    (["train", "--scheme", "magic"], "scheme must be one of plain, at, mmr, mmr-dd, mmr+at"),
+    (["train", "--lam", "2"], "--lam must be left out for scheme plain, got 2"),
+    (["train", "--scheme", "at", "--attack-steps", "some"], "--attack-steps must be a number, got 'some'"),
     (["train", "--data", "mnist", "--out", "{folder}/run"], "mnist"),
     (["train", "--data", "digits", "--out", "{folder}/broken.safetensors/run"], "cannot be made"),
     (["evaluate", "{folder}/broken.safetensors", "--data", "digits"], "is not a safetensors file, or it is damaged"),

@@ -13,7 +13,7 @@ from relucert.core.errors import InvalidInput, WrongMode
 from relucert.core.norms import dual, norm
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
-from relucert.regularizers.mmr import mmr, mmr_parts
+from relucert.regularizers.mmr import MMRParameters, mmr, mmr_terms
 from zoo import NETWORKS, inputs, network, randomised
 
 SWITCHING = [name for name in NETWORKS if name != "linear"]
@@ -103,8 +103,10 @@ def test_parts_add_up_and_come_alone() -> None:
     x, y = inputs(net, 4), labels(net, 4)
     region, values, logits = LinearRegion.evaluated(net, x)
     margins = region.margins_of(values, x)
-    both = mmr_parts(region, margins, logits, y, 2.0, GAMMA_B, GAMMA_D, 3, 2)
-    alone = mmr_parts(region, margins, logits, y, 2.0, GAMMA_B, GAMMA_D, 3, 2, faces=False)
+    both, alone = (
+        mmr_terms(region, margins, logits, y, MMRParameters(p=2.0, gamma_b=gamma_b, gamma_d=GAMMA_D, k_b=3, k_d=2))
+        for gamma_b in (GAMMA_B, None)
+    )
     torch.testing.assert_close(both.total, mmr(net, x, y, 2.0, GAMMA_B, GAMMA_D, 3, 2))
     torch.testing.assert_close(alone.total, both.decision)
     assert bool((both.region > 0).all())
@@ -177,7 +179,7 @@ def test_a_small_budget_changes_nothing(name: str) -> None:
     [
         ({"gamma_b": 0.0}, "gamma_b must be a positive number, got 0.0"),
         ({"gamma_d": math.inf}, "gamma_d must be a positive number, got inf"),
-        ({"k_b": 0}, "k_b must be a whole number in 1..10, the number of faces, got 0"),
+        ({"k_b": 0}, "k_b must be a whole number in 1..10, the number of hyperplanes, got 0"),
         ({"k_b": 11}, "k_b must be a whole number in 1..10"),
         ({"k_d": 5}, "k_d must be a whole number in 1..4, the number of classes, got 5"),
         ({"k_d": 1.5}, "k_d must be a whole number"),

@@ -18,11 +18,12 @@ from relucert.core.properties import class_stays
 from relucert.networks.network import Network
 from relucert.regularizers.spectral import lipschitz_estimate
 from relucert.training.config import TrainConfig
-from relucert.training.recipes import Tightening, tightening
-from relucert.training.schemes.bounded import Bounded
-from relucert.training.schemes.scheme import StepContext
-from relucert.training.schemes.spectral import Spectral
-from relucert.training.schemes.stability import Stability, stability
+from relucert.training.losses.bounded import Bounded
+from relucert.training.losses.loss import StepContext
+from relucert.training.losses.spectral import Spectral
+from relucert.training.losses.stability import Stability, stability
+from relucert.training.schedules import Tightening
+from relucert.training.schemes.bounded import CROWNIBPTraining, IBPTraining, KWTraining
 from zoo import NETWORKS, inputs, network, randomised
 
 METHODS = ("kw", "ibp", "crown-ibp")
@@ -87,21 +88,21 @@ def test_cross_entropy_may_be_that_of_points_of_the_grown_ball(method, name):
 
 
 def test_what_is_left_to_cross_entropy_is_a_share_and_for_bounds_only():
-    assert tightening("ibp", 0.5).at(1.0) == (1.0, 0.5)
-    assert tightening("kw", 0.5).at(0.0) == (0.1, 0.5)
-    assert tightening("ibp").at(1.0) == (1.0, 0.0)
-    given = TrainConfig(data="digits", scheme="ibp", eps=0.1, kappa=0.5, adversarial=True).to_json()
-    assert given["kappa"] == 0.5
-    assert given["adversarial"] is True
-    assert {"kappa", "adversarial"}.isdisjoint(TrainConfig(data="digits", scheme="ibp", eps=0.1).to_json())
+    assert IBPTraining(kappa=0.5).tightening.at(1.0) == (1.0, 0.5)
+    assert KWTraining(kappa=0.5).tightening.at(0.0) == (0.1, 0.5)
+    assert IBPTraining().tightening.at(1.0) == (1.0, 0.0)
+    given = TrainConfig(data="digits", scheme="ibp(kappa=0.5, adversarial=True)", eps=0.1).to_json()
+    assert given["scheme"] == "ibp(adversarial=True, attack_steps=10, eps=0.1, kappa=0.5)"
+    left = TrainConfig(data="digits", scheme="ibp", eps=0.1).to_json()
+    assert left["scheme"] == "ibp(adversarial=False, attack_steps=None, eps=0.1, kappa=0.0)"
     for wrong, message in (
-        ({"scheme": "ibp", "kappa": 1.5}, "kappa must be a number from 0 to 1, got 1.5"),
-        ({"scheme": "plain", "kappa": 0.5}, "kappa is for schemes kw, ibp, crown-ibp, got scheme 'plain'"),
-        ({"scheme": "at", "adversarial": True}, "adversarial is for schemes kw, ibp, crown-ibp, got scheme 'at'"),
-        ({"scheme": "ibp", "adversarial": True}, "kappa must be given and positive"),
+        ("ibp(kappa=1.5)", "kappa must be a number from 0 to 1, got 1.5"),
+        ("plain(kappa=0.5)", "plain has no parameter 'kappa'; it has none"),
+        ("at(adversarial=True)", "at has no parameter 'adversarial'; it has attack_steps, eps"),
+        ("ibp(adversarial=True)", "kappa must be positive where adversarial is True, got 0.0"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            TrainConfig(data="digits", eps=0.1, **wrong)
+            TrainConfig(data="digits", eps=0.1, scheme=wrong)
 
 
 def test_crown_ibp_ends_as_ibp_and_kw_is_at_least_the_published_bound():
@@ -214,23 +215,26 @@ def test_networks_of_small_norms_are_proved_by_their_norms():
 
 
 def test_recipes():
-    assert TrainConfig(data="mnist", model="cnn", scheme="ibp").trained_radius == pytest.approx(0.2)
+    def filled(**given):
+        return TrainConfig(**given).settings.scheme
+
+    assert filled(data="mnist", model="cnn", scheme="ibp").eps == pytest.approx(0.2)
     assert TrainConfig(data="mnist", model="cnn", scheme="ibp").radius == 0.1
-    assert TrainConfig(data="mnist", scheme="ibp", train_eps=0.15).trained_radius == 0.15
-    assert TrainConfig(data="fmnist", scheme="crown-ibp").trained_radius == 0.1
-    assert TrainConfig(data="mnist", scheme="kw").trained_radius == 0.1
-    assert TrainConfig(data="mnist", scheme="rs").settings.l1 == 2e-5
-    assert TrainConfig(data="mnist", scheme="rs").to_json()["train_eps"] == 0.1
-    assert tightening("kw").at(0.0) == (0.1, 0.0)
-    assert tightening("crown-ibp").at(1.0) == (1.0, 0.0)
+    assert filled(data="mnist", scheme="ibp(eps=0.15)").eps == 0.15
+    assert filled(data="fmnist", scheme="crown-ibp").eps == 0.1
+    assert filled(data="mnist", scheme="kw").eps == 0.1
+    assert filled(data="mnist", scheme="rs").l1 == 2e-5
+    assert filled(data="mnist", scheme="rs").eps == 0.1
+    assert KWTraining().tightening.at(0.0) == (0.1, 0.0)
+    assert CROWNIBPTraining().tightening.at(1.0) == (1.0, 0.0)
     with pytest.raises(InvalidInput, match="p must be 2 for scheme spectral"):
         TrainConfig(scheme="spectral")
     with pytest.raises(InvalidInput, match="eps must be given for p=3"):
         TrainConfig(scheme="kw", p=3)
-    with pytest.raises(InvalidInput, match="train_eps must be a positive number, got 0"):
-        TrainConfig(scheme="kw", train_eps=0)
+    with pytest.raises(InvalidInput, match="eps must be a positive number, got 0"):
+        TrainConfig(scheme="kw(eps=0)")
     with pytest.raises(InvalidInput, match="l1 must be a number >= 0, got -1"):
-        TrainConfig(scheme="rs", l1=-1)
+        TrainConfig(scheme="rs(l1=-1)")
 
 
 def test_margins_are_those_of_the_method():

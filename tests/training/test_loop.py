@@ -15,10 +15,11 @@ from relucert.networks.prediction import error
 from relucert.training import loop
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
+from relucert.training.losses.plain import Plain
 from relucert.training.progress import Watcher
 from relucert.training.saving import STATE_FILE
 
-SMALL = {"data": "digits", "epochs": 2, "batch": 100, "evaluate_points": 50, "attack_steps": 3}
+SMALL = {"data": "digits", "epochs": 2, "batch": 100, "evaluate_points": 50}
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -48,16 +49,21 @@ def measured(run):
     ]
 
 
+MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
+
+
 @pytest.mark.parametrize(
     ("scheme", "model", "p"),
     [
-        ("plain", "fc1", 2), ("at", "fc1", 2), ("at", "resnet", "inf"), ("at", "cnn", 1), ("mmr", "cnn", "inf"),
-        ("mmr+at", "fc1", 2), ("mmr-dd", "fc10", 1), ("cross-lipschitz", "fc1", 2),
-        ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"), ("rs", "cnn", "inf"), ("spectral", "cnn", 2),
+        ("plain", "fc1", 2), ("at(attack_steps=3)", "fc1", 2), ("at(attack_steps=3)", "resnet", "inf"),
+        ("at(attack_steps=3)", "cnn", 1), (f"mmr({MARGIN})", "cnn", "inf"),
+        (f"mmr+at({MARGIN}, attack_steps=3)", "fc1", 2), ("mmr-dd(lam=0.5, gamma_d=0.3)", "fc10", 1),
+        ("cross-lipschitz(lam=0.5)", "fc1", 2), ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"),
+        ("rs(lam=0.5, attack_steps=3)", "cnn", "inf"), ("spectral", "cnn", 2),
     ],
 )  # fmt: skip
 def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, model, p, tmp_path):
-    settings = SMALL | {"scheme": scheme, "model": model, "p": float(p), "eps": 0.2, "lam": 0.5, "gamma": 0.3}
+    settings = SMALL | {"scheme": scheme, "model": model, "p": float(p), "eps": 0.2}
     whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
     config = TrainConfig(**settings, out=tmp_path / "stopped")
     for steps in (4, 20, 23):
@@ -73,7 +79,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, m
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
-    settings = SMALL | {"scheme": "at", "p": 2.0, "model": "fc10", "epochs": 4}
+    settings = SMALL | {"scheme": "at(attack_steps=3)", "p": 2.0, "model": "fc10", "epochs": 4}
     whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
     script = (
         "from pathlib import Path; import sys; from relucert.training.loop import train; "
@@ -166,7 +172,7 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch):
     config = TrainConfig(**SMALL, save_seconds=0, out=tmp_path / "run")
-    step, calls = loop.Plain.__call__, []
+    step, calls = Plain.__call__, []
 
     def poisoned(self, net, x, y, context):
         calls.append(None)
@@ -175,10 +181,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
             return type(terms)(terms.loss * torch.nan, terms.parts, terms.logits, terms.labels)
         return terms
 
-    monkeypatch.setattr(loop.Plain, "__call__", poisoned)
+    monkeypatch.setattr(Plain, "__call__", poisoned)
     with pytest.raises(RunError, match=r"the loss is nan at step 7 of 30 \(epoch 1\); the last good state is kept"):
         train(config)
-    monkeypatch.setattr(loop.Plain, "__call__", step)
+    monkeypatch.setattr(Plain, "__call__", step)
     assert digest(train(config).net) == digest(train(TrainConfig(**SMALL, out=tmp_path / "whole")).net)
 
 

@@ -7,7 +7,8 @@ import pytest
 from relucert.core.errors import InvalidInput
 from relucert.networks.architectures import ARCHITECTURES
 from relucert.training.config import MODELS, TrainConfig
-from relucert.training.recipes import TABLE_1, TABLES_2_3, Schedule, ramp, schedule
+from relucert.training.recipes import TABLE_1, TABLES_2_3, Setting, default_schedule
+from relucert.training.schedules import Count, ramp
 
 
 def test_table_1_has_all_28_networks():
@@ -36,7 +37,9 @@ def test_table_1_has_all_28_networks():
 def test_a_run_needs_nothing_else(given, rate, lam, gamma):
     data, model, scheme, p = given
     found = TrainConfig(data=data, model=model, scheme=scheme, p=p).settings
-    assert (found.epochs, found.batch, found.rate, found.lam, found.gamma) == (100, 128, rate, lam, gamma)
+    assert (found.epochs, found.batch, found.rate) == (100, 128, rate)
+    assert (found.scheme.lam, found.scheme.gamma_d) == (lam, gamma)
+    assert getattr(found.scheme, "gamma_b", gamma) == gamma
 
 
 def test_the_second_family_has_its_own_schedule():
@@ -44,23 +47,27 @@ def test_the_second_family_has_its_own_schedule():
     dense = TrainConfig(data="mnist", model="fc1", scheme="mmr+at", p=2, recipe="tables23")
     local = TrainConfig(data="gts", model="cnn", scheme="mmr", p=2, recipe="tables23")
     assert (dense.settings.epochs, dense.settings.batch, dense.settings.rate) == (300, 100, 1e-3)
-    assert (dense.radius, dense.trained_radius) == (0.3, 2.0)
-    assert (local.settings.epochs, local.settings.gamma, local.trained_radius) == (100, 0.5, 0.5)
-    ten = schedule("fc1", "tables23")
+    assert (dense.radius, dense.settings.scheme.eps) == (0.3, 2.0)
+    assert (local.settings.epochs, local.settings.scheme.gamma_b, local.settings.scheme.gamma_d) == (100, 0.5, 0.5)
+    attacked = TrainConfig(data="gts", model="cnn", scheme="at", p=2, recipe="tables23")
+    assert attacked.settings.scheme.eps == 0.5
+    ten = default_schedule(dense.setting)
     assert [ten.counts(progress, 1024, 10) for progress in (0.0, 0.49, 0.5, 0.99)] == [
         (10, 10),
         (10, 10),
         (1, 1),
         (1, 1),
     ]
-    assert [schedule("cnn", "tables23").counts(progress, 4804, 43) for progress in (0.0, 0.5, 1.0)] == [
+    assert [default_schedule(local.setting).counts(progress, 4804, 43) for progress in (0.0, 0.5, 1.0)] == [
         (400, 10), (250, 10), (100, 10),
     ]  # fmt: skip
 
 
 def test_what_is_given_comes_first():
-    found = TrainConfig(data="mnist", scheme="mmr", lam=0.3, gamma=0.7, rate=0.01, epochs=3, batch=7).settings
-    assert (found.epochs, found.batch, found.rate, found.lam, found.gamma) == (3, 7, 0.01, 0.3, 0.7)
+    given = "mmr(lam=0.3, gamma_b=0.7, gamma_d=0.7)"
+    found = TrainConfig(data="mnist", scheme=given, rate=0.01, epochs=3, batch=7).settings
+    assert (found.epochs, found.batch, found.rate) == (3, 7, 0.01)
+    assert (found.scheme.lam, found.scheme.gamma_b, found.scheme.gamma_d) == (0.3, 0.7, 0.7)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +77,10 @@ def test_what_is_given_comes_first():
             {"scheme": "mmr", "p": 3.0},
             "lam must be given: recipe table1 has none for scheme mmr, data digits, model fc1 and p=3",
         ),
-        ({"scheme": "mmr", "p": 3.0, "lam": 1.0}, "gamma must be given"),
-        ({"scheme": "mmr+at", "model": "fc10", "lam": 1.0}, "gamma must be given"),
-        ({"scheme": "mmr", "gamma": 0.0}, "gamma must be a positive number, got 0.0"),
-        ({"scheme": "mmr", "lam": -1.0}, "lam must be a number >= 0, got -1.0"),
+        ({"scheme": "mmr(lam=1.0)", "p": 3.0}, "gamma_b must be given"),
+        ({"scheme": "mmr+at(lam=1.0, gamma_b=0.1)", "model": "fc10"}, "gamma_d must be given"),
+        ({"scheme": "mmr(gamma_b=0.0)"}, "gamma_b must be a positive number, got 0.0"),
+        ({"scheme": "mmr(lam=-1.0)"}, "lam must be a number >= 0, got -1.0"),
         ({"recipe": "best"}, "recipe must be one of table1, tables23, got 'best'"),
         ({"scheme": "at", "data": "mnist", "recipe": "tables23"}, "eps must be given"),
     ],
@@ -84,8 +91,9 @@ def test_what_has_no_default_must_be_given(given, said):
 
 
 def test_schedules_stay_in_range():
-    assert Schedule(0.1, 0.02).counts(0.999, 3, 2) == (1, 2)
-    assert Schedule(400, 100, shares=False, classes=10).counts(0.0, 50, 3) == (50, 3)
+    assert default_schedule(Setting("mnist", "fc1", 2.0)).counts(0.999, 3, 2) == (1, 2)
+    assert default_schedule(Setting("mnist", "cnn", 2.0, "tables23")).counts(0.0, 50, 3) == (50, 3)
+    assert Count(0.1, 0.02, shares=True).at(0.999, 3) == 1
     assert [ramp(progress) for progress in (0.0, 0.05, 0.1, 1.0)] == pytest.approx([0.1, 0.55, 1.0, 1.0])
 
 

@@ -11,14 +11,22 @@ from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.cross_lipschitz import cross_lipschitz
 from relucert.regularizers.mmr import mmr
+from relucert.training.losses.adversarial import Adversarial
+from relucert.training.losses.cross_lipschitz import CrossLipschitz
+from relucert.training.losses.loss import StepContext
+from relucert.training.losses.maximum_margin import MaximumMargin
+from relucert.training.losses.plain import Plain
 from relucert.training.randomness import generator
-from relucert.training.recipes import EPS, Schedule
-from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.cross_lipschitz import CrossLipschitz
-from relucert.training.schemes.maximum_margin import MaximumMargin
-from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import StepContext
+from relucert.training.recipes import EPS
+from relucert.training.schedules import Count, Schedule
 from zoo import inputs, network, randomised
+
+ALL = Count(1.0, 1.0, shares=True)
+
+
+def shares(first, last):
+    """k_B as shares of the units, k_D the number of classes."""
+    return Schedule(Count(first, last, shares=True), ALL)
 
 
 def context():
@@ -75,7 +83,7 @@ def test_radii_are_the_papers():
 def test_mmr_is_cross_entropy_plus_lambda_times_the_regulariser(p, name, progress):
     net = network(name)
     x, y = inputs(net, 6), torch.arange(6) % 3
-    scheme = MaximumMargin(p=p, lam=2.0, gamma=0.5, schedule=Schedule(0.5, 0.1))
+    scheme = MaximumMargin(p=p, lam=2.0, gamma_b=0.5, gamma_d=0.5, schedule=shares(0.5, 0.1))
     terms = scheme(net, x, y, StepContext(progress, torch.Generator()))
     k_b = round((0.5 - 0.4 * progress) * LinearRegion.at(net, x).count)
     weight = 2.0 * min(1, 0.1 + 9 * progress)
@@ -90,7 +98,7 @@ def test_mmr_at_sees_one_mixed_batch():
     net = network("fc")
     x, y = inputs(net, 7), torch.arange(7) % 4
     adversarial = Adversarial(Ball(2, 0.3), steps=5)
-    scheme = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(1.0, 1.0), mix=adversarial.mix)
+    scheme = MaximumMargin(p=2.0, lam=1.0, gamma_b=0.5, gamma_d=0.5, schedule=shares(1.0, 1.0), mix=adversarial.mix)
     terms = scheme(net, x, y, context())
     mixed = adversarial.mix(net, x, y, context())
     expected = F.cross_entropy(net(mixed), y) + mmr(net, mixed, y, 2.0, 0.5, 0.5, net.hidden_units, net.classes).mean()
@@ -102,8 +110,8 @@ def test_mmr_dd_has_the_decision_part_alone():
     net = network("cnn")
     x, y = inputs(net, 5), torch.arange(5) % 3
     both, alone = (
-        MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5), faces=faces)(net, x, y, context())
-        for faces in (True, False)
+        MaximumMargin(p=2.0, lam=1.0, gamma_b=gamma, gamma_d=0.5, schedule=shares(0.5, 0.5))(net, x, y, context())
+        for gamma in (0.5, None)
     )
     torch.testing.assert_close(alone.loss.detach(), both.parts["cross-entropy"] + both.parts["decision"])
     assert "region" not in alone.parts
@@ -121,7 +129,7 @@ def test_layers_that_depend_on_the_mode_see_the_batch_in_train_mode_and_regions_
     net = Network(randomised(module, 2).double(), (4,)).train()
     x, y = inputs(net, 8), torch.arange(8) % 3
     before = module[1].running_mean.clone()
-    terms = MaximumMargin(p=2.0, lam=1.0, gamma=0.5, schedule=Schedule(0.5, 0.5))(net, x, y, context())
+    terms = MaximumMargin(p=2.0, lam=1.0, gamma_b=0.5, gamma_d=0.5, schedule=shares(0.5, 0.5))(net, x, y, context())
     assert not torch.equal(before, module[1].running_mean)
     module[1].running_mean.copy_(before)
     net.train()

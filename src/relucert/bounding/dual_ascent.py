@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from relucert.networks.freezing import frozen_weights
 
 #: Evaluates a bound at the current variables: the objective to ascend, and what is proved, without gradient.
 Bound = Callable[[], tuple[Tensor, Tensor]]
@@ -67,7 +68,7 @@ def dual_ascent(
     groups = [{"params": list(part.tensors), "lr": part.rate} for part in variables if part.tensors]
     steps = schedule.steps if groups else 0
     update = _adam(groups, schedule) if steps else None
-    with constant_weights(net):
+    with frozen_weights(net):
         for step in range(steps + (schedule.final or not groups)):
             ascending = step < steps and time.monotonic() < schedule.deadline
             with torch.set_grad_enabled(ascending):
@@ -97,16 +98,3 @@ def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor]
         decay.step()
 
     return update
-
-
-@contextmanager
-def constant_weights(net: nn.Module) -> Iterator[None]:
-    """Switch off the gradients of all weights of a network, and restore them."""
-    before = [(weight, weight.requires_grad) for weight in net.parameters()]
-    try:
-        for weight, _ in before:
-            weight.requires_grad_(False)
-        yield
-    finally:
-        for weight, required in before:
-            weight.requires_grad_(required)

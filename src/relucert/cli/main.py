@@ -53,6 +53,8 @@ def run(arguments: list[str]) -> int:
 
     module: Any = importlib.import_module(f"relucert.cli.{verb}")
     try:
+        if verb == "train":
+            return module.run(_parse(verb, module.CONFIG, module.current_flags(rest), module.description()))
         return module.run(_parse(verb, module.CONFIG, rest))
     except RelucertError as error:
         print(f"relucert: error: {error}", file=sys.stderr)
@@ -62,12 +64,13 @@ def run(arguments: list[str]) -> int:
         return 130
 
 
-def _parse(verb: str, kind: Any, arguments: list[str]) -> Any:
+def _parse(verb: str, kind: Any, arguments: list[str], description: str | None = None) -> Any:
     """The verb's configuration; --help and mistakes in the flags end here, the latter with exit code 2."""
     import tyro
 
     # A switch such as --json is on when it is there.
-    return tyro.cli(kind, prog=f"relucert {verb}", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    config = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(kind, prog=f"relucert {verb}", description=description, args=arguments, config=config)
 
 
 def _help() -> str:

@@ -4,14 +4,57 @@ from __future__ import annotations
 
 import json as json_format
 from dataclasses import dataclass, fields
+from textwrap import wrap
 
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import spec
 from relucert.training.config import TrainConfig
+from relucert.training.old_config import OLD_FIELDS, parameters, with_old_fields
+from relucert.training.schemes.registry import SCHEMES, parse_scheme
+
+#: The parameters of schemes, in the order of the help text.
+PARAMETERS = {
+    "lam": "weight lambda of the regulariser",
+    "gamma_b": "distance in pixels beyond which hyperplanes of units cost nothing",
+    "gamma_d": "distance in pixels beyond which decision hyperplanes cost nothing",
+    "k_b": "(first, last): number of nearest hyperplanes of units in the loss",
+    "k_d": "(first, last): number of nearest decision hyperplanes in the loss",
+    "share_b": "instead of k_b, as shares of all units, such as (0.1, 0.02)",
+    "share_d": "instead of k_d, as shares of all classes, such as (1.0, 1.0)",
+    "nearest_after": "share of the run after which only the nearest hyperplanes count",
+    "eps": "radius of training, by default --eps (larger for ibp and crown-ibp)",
+    "attack_steps": "steps of PGD in training",
+    "kappa": "weight of cross-entropy when the ball has its full radius, 0 to 1",
+    "adversarial": "True for the cross-entropy of PGD points",
+    "intervals": "weight of interval margins against CROWN's, 0 to 1",
+    "l1": "weight of the sum of absolute weights",
+}
+
+
+def description() -> str:
+    """The help text above the flags: all schemes with their parameters."""
+    lines = [
+        "Train a network, or go on with a run that was stopped in the same folder.",
+        "",
+        'Schemes, as a name or with parameters: --scheme "mmr(lam=2, gamma_b=0.1)".',
+        "Other parameters have the paper's values for data, network and norm.",
+    ]
+    for name, kind in SCHEMES.items():
+        summary = (kind.__doc__ or "").splitlines()[0]
+        named = ", ".join(parameter for parameter in PARAMETERS if parameter in parameters(kind))
+        first, *rest = [*wrap(summary, 60), *wrap(f"Parameters: {named or 'none'}.", 60, subsequent_indent=" " * 12)]
+        lines += [f"  {name:<15}  {first}", *(f"{'':<19}{line}" for line in rest)]
+    lines += ["", "Parameters (the paper's spelling lambda, gamma_B, ... works, too):"]
+    lines += [f"  {name:<15}  {text}" for name, text in PARAMETERS.items()]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainConfig):
-    """Train a network; a run that was stopped in the same folder goes on where it was."""
+    """The flags of `relucert train`."""
 
+    scheme: str = "plain"
+    """Training scheme: a name, or a name with parameters, as listed above."""
     json: bool = False
     """Print the last evaluation as JSON, and no progress."""
 
@@ -19,8 +62,52 @@ class Train(TrainConfig):
 CONFIG = Train
 
 
+def current_flags(arguments: list[str]) -> list[str]:
+    """The arguments with flags of earlier versions, such as `--lam 2`, moved into the text of `--scheme`.
+
+    >>> current_flags(["--scheme", "at", "--attack-steps", "7", "--epochs", "2"])
+    ['--epochs', '2', '--scheme', 'at(attack_steps=7, eps=None)']
+    """
+    rest: list[str] = []
+    old: dict[str, str | bool] = {}
+    text, queue = "plain", list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--").replace("-", "_") if flag.startswith("--") else ""
+        if name == "adversarial":
+            old[name] = True
+        elif name in OLD_FIELDS or name == "scheme":
+            if not equals and not queue:
+                return list(arguments)  # the parser names the flag without a value
+            value = value if equals else queue.pop(0)
+            if name == "scheme":
+                text = value
+            else:
+                old[name] = value
+        else:
+            rest.append(argument)
+    if not old:
+        return list(arguments)
+    scheme = parse_scheme(text)
+    for name in old:
+        if parameters(scheme).isdisjoint(OLD_FIELDS[name]):
+            flag = name.replace("_", "-")
+            raise InvalidInput(f"--{flag} must be left out for scheme {scheme.name}, got {old[name]}")
+    return [*rest, "--scheme", spec(with_old_fields(scheme, {name: _number(name, old[name]) for name in old}))]
+
+
+def _number(name: str, value: str | bool) -> float | int | bool:
+    if isinstance(value, bool):
+        return value
+    try:
+        return int(value) if name == "attack_steps" else float(value)
+    except ValueError:
+        raise InvalidInput(f"--{name.replace('_', '-')} must be a number, got {value!r}") from None
+
+
 def run(config: Train) -> int:
-    """Train, and say how it ended and where the network is."""
+    """Train, and print the last evaluation and the folder of the network."""
     from relucert.training.loop import train
     from relucert.training.progress import Terminal, Watcher
 

@@ -55,7 +55,7 @@ def demo(folder: Path) -> None:
             )
             for p in (math.inf, 2.0)
         ]
-        name = config.scheme if config.scheme == "plain" else f"{config.scheme} l_{config.p:g}"
+        name = "plain" if config.scheme == "plain" else f"{config.scheme} l_{config.p:g}"
         row = [f"{found[0].test_error:.1%}"]
         for one in found:
             proved = verdicts(CertifyConfig(model=done.folder, data=config.data, p=one.p, points=None, method="crown"))

@@ -27,6 +27,7 @@ from relucert.training.loop import train
 from relucert.training.progress import Terminal
 from relucert.training.recipes import default_eps
 from relucert.training.run import MODEL_FILE
+from relucert.training.schemes.bounded import BoundedTraining
 
 FOLDER = Path("results")
 ATTACK = "pgd(steps=40, restarts=10)"
@@ -48,30 +49,30 @@ METHODS = {
 }  # fmt: skip
 SECONDS = 30.0  # for a point by auto
 
-#: data, model, scheme, norm, and what else is given: epochs, and where fewer of them want it a larger rate or smaller batches
+#: data, model, scheme, norm, and other fields: epochs, and a larger rate or smaller batches where the epochs are few
 RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("mnist", "fc1", "plain", math.inf, {"epochs": 20}),
-    ("mnist", "fc1", "at", math.inf, {"epochs": 15, "attack_steps": 10}),
+    ("mnist", "fc1", "at(attack_steps=10)", math.inf, {"epochs": 15}),
     ("mnist", "fc1", "mmr", math.inf, {"epochs": 50}),
     ("mnist", "fc1", "mmr+at", math.inf, {"epochs": 20}),
-    ("mnist", "fc1", "kw", math.inf, {"epochs": 30, "batch": 32, "train_eps": 0.11, "decay": 0.6}),
-    ("mnist", "fc1", "at", 2.0, {"epochs": 12, "attack_steps": 10}),
+    ("mnist", "fc1", "kw(eps=0.11)", math.inf, {"epochs": 30, "batch": 32, "decay": 0.6}),
+    ("mnist", "fc1", "at(attack_steps=10)", 2.0, {"epochs": 12}),
     ("mnist", "fc1", "mmr", 2.0, {"epochs": 40, "rate": 3e-4}),
     ("fmnist", "fc1", "plain", math.inf, {"epochs": 25}),
-    ("fmnist", "fc1", "at", math.inf, {"epochs": 80, "attack_steps": 10, "decay": 0.7}),
-    ("fmnist", "fc1", "mmr+at", math.inf, {"epochs": 40, "rate": 5e-4, "attack_steps": 10}),
+    ("fmnist", "fc1", "at(attack_steps=10)", math.inf, {"epochs": 80, "decay": 0.7}),
+    ("fmnist", "fc1", "mmr+at(attack_steps=10)", math.inf, {"epochs": 40, "rate": 5e-4}),
     ("fmnist", "fc1", "mmr", 2.0, {"epochs": 10, "rate": 5e-4}),
     ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
-    ("mnist", "cnn", "at", math.inf, {"epochs": 8, "attack_steps": 10}),
+    ("mnist", "cnn", "at(attack_steps=10)", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "kw", math.inf, {"epochs": 5, "batch": 64}),
-    ("mnist", "cnn", "crown-ibp", math.inf, {"epochs": 30, "batch": 64, "train_eps": 0.15}),
+    ("mnist", "cnn", "crown-ibp(eps=0.15)", math.inf, {"epochs": 30, "batch": 64}),
     (
         "mnist",
         "cnn",
-        "ibp",
+        "ibp(eps=0.11, kappa=0.9, adversarial=True, attack_steps=2)",
         math.inf,
-        {"epochs": 75, "batch": 64, "train_eps": 0.11, "crop": 1, "kappa": 0.9, "adversarial": True, "attack_steps": 2},
+        {"epochs": 75, "batch": 64, "crop": 1},
     ),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
@@ -81,30 +82,31 @@ def configurations(folder: Path = FOLDER) -> dict[str, TrainConfig]:
     """The runs by the names of their folders."""
     found = {}
     for data, model, scheme, p, given in RUNS:
-        name = f"{data}-{model}-{scheme}-{p:g}"
-        config = TrainConfig(data=data, model=model, scheme=scheme, p=p, out=folder / name)
-        found[name] = dataclasses.replace(config, **given)  # type: ignore[arg-type]
+        config = TrainConfig(data=data, model=model, scheme=scheme, p=p)
+        name = config.folder.name
+        found[name] = dataclasses.replace(config, **given, out=folder / name)  # type: ignore[arg-type]
     return found
 
 
 def command(config: TrainConfig) -> str:
-    """What trains a network of the list."""
-    given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "train-eps": config.train_eps}
-    given |= {"decay": config.decay, "attack-steps": config.attack_steps, "intervals": config.intervals}
-    given |= {"crop": config.crop, "kappa": config.kappa}
-    more = " ".join(f"--{name} {value:g}" for name, value in given.items() if value is not None)
-    more += " --adversarial" if config.adversarial else ""
+    """The command that trains a network of the list."""
+    given = {"epochs": config.epochs, "batch": config.batch, "rate": config.rate, "decay": config.decay}
+    more = " ".join(
+        f"--{name} {value:g}" for name, value in (given | {"crop": config.crop}).items() if value is not None
+    )
+    text = f'"{config.scheme}"' if "(" in str(config.scheme) else config.scheme
     return (
-        f"relucert train --data {config.data} --model {config.model} --scheme {config.scheme} --p {config.p:g} {more} "
+        f"relucert train --data {config.data} --model {config.model} --scheme {text} --p {config.p:g} {more} "
         f"--out {config.folder}"
     )
 
 
 def scheme(config: TrainConfig) -> str:
-    """The scheme of a network, and what of its loss is not about bounds."""
-    if not config.kappa:
-        return config.scheme
-    return f"{config.scheme}, {config.kappa:g} of the loss {'at PGD points' if config.adversarial else 'at the inputs'}"
+    """The name of the scheme of a network, and the share of cross-entropy in its loss if it trains against bounds."""
+    filled = config.settings.scheme
+    if not isinstance(filled, BoundedTraining) or not filled.kappa:
+        return filled.name
+    return f"{filled.name}, {filled.kappa:g} of the loss {'at PGD points' if filled.adversarial else 'at the inputs'}"
 
 
 def figures(name: str, config: TrainConfig) -> dict[str, Any]:
@@ -227,7 +229,7 @@ def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
             if key == "ladder":
                 continue
             p = float(key)
-            quoted = TABLE_1.get((config.data, config.model, config.scheme, p))
+            quoted = TABLE_1.get((config.data, config.model, config.settings.scheme.name, p))
             regions = one["regions"]
             beside = ("", "", "") if quoted is None else (
                 f" ({quoted.test_error:.2f})", f" ({quoted.lower:.1f})", f" ({quoted.upper:.1f})"
@@ -258,13 +260,13 @@ def _pairs(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
     ]
     for config, found in known.values():
         plain = known.get(f"{config.data}-{config.model}-plain-inf")
-        if plain is None or not config.scheme.startswith("mmr"):
+        if plain is None or not scheme(config).startswith("mmr"):
             continue
         key = f"{config.p:g}"
         before, after = plain[1][key]["regions"], found[key]["regions"]
         factor = after["mean_d_b"] / before["mean_d_b"]
         lines.append(
-            f"| {config.data} | {config.model} | l_{key} | {config.scheme} | {before['mean_d_b']:.2g} | "
+            f"| {config.data} | {config.model} | l_{key} | {scheme(config)} | {before['mean_d_b']:.2g} | "
             f"{after['mean_d_b']:.2g} | {factor:.0f} | {before['exact']:.1%} | {after['exact']:.1%} |"
         )
     return lines

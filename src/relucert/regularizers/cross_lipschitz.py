@@ -2,13 +2,13 @@
 
     Omega(x) = 1/K^2 sum_(l, m) ||grad f_l(x) - grad f_m(x)||_2^2
 
-At x the gradients of the logits are the rows V_l of the region's affine map, so this is the local formulation, and it is
-defined for every network. Since sum_(l, m) ||V_l - V_m||^2 = 2 K sum_l ||V_l - mean V||^2, only K rows are needed. For one
-hidden layer with weights U, logits W and gates g not even those: with the centred logits C = W - mean W it is
+The gradients of the logits at x are the rows V_l of the region's affine map: this is the local formulation, defined for
+every network. Since sum_(l, m) ||V_l - V_m||^2 = 2 K sum_l ||V_l - mean V||^2, K rows suffice. One hidden layer needs no
+rows: with weights U of the layer, W of the logits, gates g and C = W - mean W,
 
     Omega(x) = 2/K  g^T ((U U^T) * (C^T C)) g,
 
-one matrix for all examples, which is exact and the formula of the original article.
+with one matrix for all examples. This is the formula of the original article.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relucert.networks.switching import ReLU
 
 
 def cross_lipschitz(net: Network, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
-    """Omega of every example, differentiable in the weights with the activation pattern as a constant.
+    """Omega of every example, differentiable in the weights for a fixed activation pattern.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -37,7 +37,7 @@ def cross_lipschitz(net: Network, x: Float[Tensor, " batch *input"]) -> Float[Te
 
 
 def cross_lipschitz_of(region: LinearRegion) -> Float[Tensor, " batch"]:
-    """The same for regions that are known."""
+    """Omega from linear regions that are known already."""
     steps = chain(region.net.graph)
     if steps is not None and len(steps) == 2 and all(step.conv is None for step in steps):
         return _one_hidden_layer(region, steps)

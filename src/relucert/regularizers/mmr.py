@@ -2,9 +2,9 @@
 
     MMR(x) = 1/k_B sum_(i <= k_B) max(0, 1 - d_B^i(x) / gamma_B) + 1/k_D sum_(i <= k_D) max(0, 1 - d_D^i(x) / gamma_D)
 
-with the i-th smallest distances to faces of the region Q(x) and, signed, to decision hyperplanes; k = 1 is equation 3 of the
-paper, larger k equation 4. The activation pattern is a constant, the gradient is otherwise exact, and nothing is added to
-norms or distances.
+with d_B^i the i-th smallest distance to a hyperplane of a unit and d_D^i the i-th smallest signed distance to a decision
+hyperplane, both within the affine map of the region Q(x); k = 1 is equation 3 of the paper, larger k equation 4. The
+activation pattern counts as a constant; the gradient is otherwise exact, and nothing is added to norms or distances.
 """
 
 from __future__ import annotations
@@ -24,9 +24,29 @@ from relucert.geometry.row_norms.row_norms import BUDGET
 from relucert.networks.network import Network
 
 
+@dataclass(frozen=True, kw_only=True)
+class MMRParameters:
+    """The parameters of MMR: the norm p, the distances gamma_B and gamma_D, and the numbers k_B and k_D of hyperplanes.
+
+    Without gamma_b the region term is left out (the paper's MMR-DD).
+    """
+
+    p: float
+    gamma_b: float | None
+    gamma_d: float
+    k_b: int = 1
+    k_d: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("gamma_b", "gamma_d"):
+            value = getattr(self, name)
+            if not (name == "gamma_b" and value is None) and not 0 < value < math.inf:
+                raise InvalidInput(f"{name} must be a positive number, got {value!r}")
+
+
 @dataclass(frozen=True)
-class MMR:
-    """Both parts of the regulariser, each (batch,), and the distances d_B and signed d_D that it saw."""
+class MMRTerms:
+    """The region term and the decision term of MMR, and the distances d_B and (signed) d_D; each has shape (batch,)."""
 
     region: Tensor
     decision: Tensor
@@ -35,7 +55,7 @@ class MMR:
 
     @property
     def total(self) -> Float[Tensor, " batch"]:
-        """Region part plus decision part."""
+        """Region term plus decision term."""
         return self.region + self.decision
 
 
@@ -52,7 +72,9 @@ def mmr(
 ) -> Float[Tensor, " batch"]:
     """The maximum margin regulariser of every example, differentiable in the weights.
 
-    k_d may be the number of classes, as in the paper's runs: all differences enter, and their sum is divided by k_d.
+    gamma_b and gamma_d are distances in pixels beyond which a hyperplane costs nothing; k_b and k_d are the numbers of
+    nearest hyperplanes that enter. k_d may be the number K of classes, as in the paper's runs: all K - 1 differences of
+    logits enter, and their sum is divided by K.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -63,47 +85,39 @@ def mmr(
     p = check_p(p)
     net.check(x, y)
     net.require_eval("mmr")
+    parameters = MMRParameters(p=p, gamma_b=gamma_b, gamma_d=gamma_d, k_b=k_b, k_d=k_d)
     region, values, logits = LinearRegion.evaluated(net, x)
-    margins = region.margins_of(values, x)
-    return mmr_parts(region, margins, logits, y, p, gamma_b, gamma_d, k_b, k_d, budget=budget).total
+    return mmr_terms(region, region.margins_of(values, x), logits, y, parameters, budget).total
 
 
-def mmr_parts(
+def mmr_terms(
     region: LinearRegion,
-    margins: Float[Tensor, " batch faces"],
+    margins: Float[Tensor, " batch hyperplanes"],
     logits: Float[Tensor, " batch classes"],
     y: Int[Tensor, " batch"],
-    p: float,
-    gamma_b: float,
-    gamma_d: float,
-    k_b: int = 1,
-    k_d: int = 1,
-    *,
-    faces: bool = True,
+    parameters: MMRParameters,
     budget: int = BUDGET,
-) -> MMR:
-    """The regulariser from values that a forward pass has made already (`LinearRegion.evaluated`).
+) -> MMRTerms:
+    """The terms of MMR from the values of a forward pass: `LinearRegion.evaluated`, and `region.margins_of`.
 
-    Without `faces` the region part is zero and its distances are not computed, the paper's MMR-DD.
+    Without gamma_b the region term and its distances are zero and are not computed.
     """
-    for name, value in (("gamma_b", gamma_b), ("gamma_d", gamma_d)):
-        if not 0 < value < math.inf:
-            raise InvalidInput(f"{name} must be a positive number, got {value!r}")
+    p, k_b, k_d = parameters.p, parameters.k_b, parameters.k_d
     _check_count("k_d", k_d, logits.shape[1], "the number of classes")
-    if faces:
-        _check_count("k_b", k_b, margins.shape[1], "the number of faces")
-        near, classes = free_distances(region, margins, logits, y, p, budget)
-        d_b = near.topk(k_b, largest=False, sorted=False).values
-        pushed = (1 - d_b / gamma_b).clamp(min=0).sum(1) / k_b
+    if parameters.gamma_b is not None:
+        _check_count("k_b", k_b, margins.shape[1], "the number of hyperplanes")
+        units, classes = free_distances(region, margins, logits, y, p, budget)
+        d_b = units.topk(k_b, largest=False, sorted=False).values
+        region_term = (1 - d_b / parameters.gamma_b).clamp(min=0).sum(1) / k_b
         nearest = d_b.detach().amin(1)
     else:
         classes = decision_distances(region, logits, y, p, budget)
-        pushed = nearest = logits.new_zeros(len(y))
+        region_term = nearest = logits.new_zeros(len(y))
     d_d = classes.topk(k_d, largest=False, sorted=False).values
-    hinge = (1 - d_d / gamma_d).clamp(min=0)
-    # A difference that is a negative constant has no hyperplane, and nothing in the weights to move it by.
+    hinge = (1 - d_d / parameters.gamma_d).clamp(min=0)
+    # A difference of logits that is a negative constant has no hyperplane, and no gradient.
     hinge = torch.where(d_d == -math.inf, torch.zeros_like(hinge), hinge)
-    return MMR(pushed, hinge.sum(1) / k_d, nearest, classes.detach().amin(1))
+    return MMRTerms(region_term, hinge.sum(1) / k_d, nearest, classes.detach().amin(1))
 
 
 def _check_count(name: str, value: int, limit: int, what: str) -> None:

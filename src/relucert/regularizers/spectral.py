@@ -1,6 +1,6 @@
-"""How far the logits can move for an input that moves by one in l2, from spectral norms: an estimate to train with.
+"""An estimate of the network's Lipschitz constant in l2, the product of spectral norms, for training.
 
-Power iteration approaches a norm from below, so nothing is proved here: `relucert.certify(..., "lipschitz")` proves.
+Power iteration approaches a norm from below, so the estimate proves nothing; `relucert.certify(..., "lipschitz")` does.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def lipschitz_estimate(
     """
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = next(net.parameters())
-    rule = _Movement(net, generator, iterations, first)
+    rule = _LipschitzRule(net, generator, iterations, first)
     return propagate(net.graph, rule, {0: first.new_ones(())})[len(net.graph) - 1]
 
 
 @dataclass(frozen=True, eq=False)
-class _Movement(ForwardRule[Tensor]):
-    """How far every node moves in l2, about, when the input moves by one."""
+class _LipschitzRule(ForwardRule[Tensor]):
+    """Estimate of the Lipschitz constant of every node in l2."""
 
     net: Network
     generator: torch.Generator
@@ -64,7 +64,7 @@ class _Movement(ForwardRule[Tensor]):
 
 
 def _estimate(net: Network, node: Node[Affine], generator: torch.Generator, iterations: int, like: Tensor) -> Tensor:
-    """The spectral norm of one affine node from below: the length of the image of a vector found by power iteration."""
+    """The spectral norm of one affine node from below: ||A v|| for a unit vector v from power iteration."""
     op = node.op
     shape = net.graph[node.inputs[0]].shape
     vector = torch.randn(1, *shape, generator=generator).to(like)

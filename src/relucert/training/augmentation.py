@@ -1,4 +1,4 @@
-"""The paper's augmentation: zero-pad, cut out a random window of the old size, mirror half of the images."""
+"""The paper's augmentation: zero-padding, random crops of the original size, mirroring of half of the images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 def augment(
     x: Float[Tensor, "batch channels height width"], padding: int, generator: torch.Generator, *, mirror: bool = True
 ) -> Float[Tensor, "batch channels height width"]:
-    """Random crops of the zero-padded images, each mirrored with probability 1/2 unless that is not wanted."""
+    """Random crops of the zero-padded images; with `mirror`, each is mirrored with probability 1/2."""
     count, _, height, width = x.shape
     top, left = torch.randint(0, 2 * padding + 1, (2, count), generator=generator).to(x.device)
     mirrored = (torch.rand(count, generator=generator) < 0.5).to(x.device) & mirror

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps: the first one asks the run to stop where it can go on, the second one insists."""
+"""Ctrl-C in a run: the first one stops the run after the current step, the second one at once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 @contextmanager
 def gentle_interrupts() -> Iterator[Callable[[], bool]]:
-    """A function that says whether SIGINT or SIGTERM has come; outside the main thread signals are left alone."""
+    """Yield a function that tells whether SIGINT or SIGTERM has arrived; outside the main thread it is always False."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    prop: list[int] = []
+    received: list[int] = []
 
-    def ask(number: int, frame: Any) -> None:
-        if prop:
+    def handle(number: int, frame: Any) -> None:
+        if received:
             raise KeyboardInterrupt
-        prop.append(number)
+        received.append(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(prop)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

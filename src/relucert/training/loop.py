@@ -1,7 +1,8 @@
-"""The one training loop: every scheme is a loss that it minimises.
+"""The training loop, which minimises the loss of any scheme.
 
-A step's randomness follows from the seed and its number, and the state between steps is weights and moments alone, so a
-run that is stopped anywhere and started again ends with the same weights, bit for bit on the same machine.
+The randomness of a step follows from the seed and the number of the step, and the state between steps is the weights and
+the optimiser's moments. A run that is stopped anywhere and started again therefore ends with the same weights, bit for bit
+on the same machine.
 """
 
 from __future__ import annotations
@@ -25,21 +26,15 @@ from relucert.networks.checkpoints import load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.training.augmentation import augment
-from relucert.training.config import ATTACKING_SCHEMES, BOUNDING_SCHEMES, TrainConfig
+from relucert.training.config import TrainConfig
 from relucert.training.interruption import gentle_interrupts
+from relucert.training.losses.loss import StepContext, Terms
 from relucert.training.progress import Watcher
 from relucert.training.randomness import generator
-from relucert.training.recipes import MIRRORED, rate_factor, schedule, tightening
+from relucert.training.recipes import MIRRORED
 from relucert.training.run import MODEL_FILE, Run, RunFolder
 from relucert.training.saving import STATE_FILE, load_state, save_state
-from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.bounded import Bounded
-from relucert.training.schemes.cross_lipschitz import CrossLipschitz
-from relucert.training.schemes.maximum_margin import MaximumMargin
-from relucert.training.schemes.plain import Plain
-from relucert.training.schemes.scheme import Scheme, StepContext, Terms
-from relucert.training.schemes.spectral import Spectral
-from relucert.training.schemes.stability import Stability
+from relucert.training.schedules import rate_factor
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
@@ -51,7 +46,7 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
     >>> run.last["test_error"] < 0.2
     True
     """
-    data = dataset(config.data)  # before anything is written
+    data = dataset(config.data)  # first, so that missing data leaves no folder behind
     folder = RunFolder(config)
     try:
         if (folder.path / MODEL_FILE).exists():
@@ -61,45 +56,9 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
         folder.close()
 
 
-def scheme(config: TrainConfig) -> Scheme:
-    """The loss that a configuration names."""
-    if config.scheme == "plain":
-        return Plain()
-    if config.scheme == "cross-lipschitz":
-        return CrossLipschitz(_given(config.settings.lam))
-    if config.scheme == "spectral":
-        return Spectral(_given(config.trained_radius), tightening("spectral"))
-    if config.scheme in BOUNDING_SCHEMES:
-        ball = Ball(config.p, _given(config.trained_radius))
-        share = 1.0 if config.intervals is None else config.intervals
-        return Bounded(
-            method=config.scheme, ball=ball, tightening=tightening(config.scheme, config.kappa), intervals=share,
-            attack_steps=config.pgd_steps if config.adversarial else 0,
-        )  # fmt: skip
-    adversarial = None
-    if config.scheme in ATTACKING_SCHEMES:
-        ball = Ball(config.p, _given(config.trained_radius))
-        if config.scheme == "rs":
-            return Stability(ball, config.pgd_steps, _given(config.settings.lam), _given(config.settings.l1))
-        adversarial = Adversarial(ball, config.pgd_steps)
-        if config.scheme == "at":
-            return adversarial
-    return MaximumMargin(
-        p=config.p, lam=_given(config.settings.lam), gamma=_given(config.settings.gamma),
-        schedule=schedule(config.model, config.recipe),
-        faces=config.scheme != "mmr-dd", mix=None if adversarial is None else adversarial.mix,
-    )  # fmt: skip
-
-
-def _given(value: float | None) -> float:
-    """A number that the configuration has checked to be there."""
-    assert value is not None
-    return value
-
-
 @dataclass
 class _Sums:
-    """Sums over the steps of the running epoch; saved with the state, so that a stop does not show in the metrics."""
+    """Sums over the steps of the current epoch; saved with the state, so that metrics do not depend on stops."""
 
     examples: int = 0
     labelled: int = 0
@@ -128,7 +87,7 @@ class _Training:
         self.settings = config.settings
         self.net: Network = build(config.model, data.input_shape, data.classes, seed=config.seed)
         self.optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.rate)
-        self.scheme = scheme(config)
+        self.loss = self.settings.scheme.loss(config.setting)
         self.steps = math.ceil(len(data.y_train) / self.settings.batch)
         self.total = self.steps * self.settings.epochs
         self.sums = _Sums()
@@ -187,10 +146,10 @@ class _Training:
             group["lr"] = self._rate(self.done)
         context = StepContext(self.done / self.total, generator(config.seed, "scheme", self.done))
         self.net.train()
-        # Dropout draws from the global generator: it gets a state that follows from the step, and keeps its own.
+        # Dropout draws from the global generator, which is seeded by the step here and restored afterwards.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator(config.seed, "layers", self.done).initial_seed())
-            terms = self.scheme(self.net, x, y, context)
+            terms = self.loss(self.net, x, y, context)
         if not bool(torch.isfinite(terms.loss)):
             raise RunError(
                 f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "

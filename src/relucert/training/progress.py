@@ -1,4 +1,4 @@
-"""What a person sees of a run: one bar with the loss, the errors and the time left, and a line for every evaluation."""
+"""The display of a run: a bar with the loss, the errors and the time left, and a line for every evaluation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 from relucert.training.config import TrainConfig
 
-#: The parts of a loss with a regulariser that a person wants to see, and what they are called where there is little room.
-#: `exact` is the share of points with d_D <= d_B, where the region theorem gives the exact distance; `proved` that of points
-#: whose class the bound of training proves.
+#: The parts of a loss that are shown, and their short names in the bar. `exact` is the share of points with d_D <= d_B, where
+#: the region theorem gives the exact distance; `proved` is the share of points whose class the bound of training proves.
 SHORT = {
     "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "radius": "eps", "robust": "rob",
     "proved": "proved", "stability": "rs", "unstable": "unstable", "lipschitz": "lip",
@@ -19,16 +18,16 @@ SHORT = {
 
 
 class Watcher:
-    """Sees nothing: what a library call does by default."""
+    """Shows nothing: the default of library calls."""
 
     @contextmanager
     def watching(self, config: TrainConfig, total: int, done: int) -> Iterator[Callable[..., None]]:
-        """A function that is told `(done, **measured)` after every step and every evaluation."""
+        """Yield a callback that is called with `(done, **measured)` after every step and every evaluation."""
         yield lambda done, **measured: None
 
 
 class Terminal(Watcher):
-    """A progress bar on stderr; where that is no terminal, a line for every evaluation."""
+    """A progress bar on stderr; a line for every evaluation where stderr is not a terminal."""
 
     @contextmanager
     def watching(self, config: TrainConfig, total: int, done: int) -> Iterator[Callable[..., None]]:
@@ -44,7 +43,9 @@ class Terminal(Watcher):
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
-            task = bar.add_task(f"{config.data} {config.model} {config.scheme}", total=total, completed=done, said="")
+            task = bar.add_task(
+                f"{config.data} {config.model} {config.settings.scheme.name}", total=total, completed=done, said=""
+            )
 
             def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))

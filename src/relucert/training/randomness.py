@@ -1,6 +1,6 @@
-"""Every random number of a run follows from its seed and the step it is used in.
+"""Generators that follow from the seed of a run and the step they are used in.
 
-Nothing random is carried from step to step, so a run that goes on after a stop draws what it would have drawn.
+No random state is carried from step to step, so a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import torch
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """A fresh generator for one purpose, such as `generator(seed, "shuffle", epoch)`."""
+    """A new generator for one purpose, such as `generator(seed, "shuffle", epoch)`."""
     text = repr((seed, *purpose)).encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1)

@@ -1,19 +1,19 @@
-"""The paper's settings for every data set, norm and architecture, as defaults.
+"""The paper's settings for every data set, norm and architecture: the defaults of a run.
 
-Sources: section 5 and appendix B of the paper, and the authors' released code for what they leave open (`TABLE_1`, the
-networks of Table 1). The networks of Tables 2 and 3 and of the l2 appendix are others (`TABLES_2_3`): of them the paper's
-source gives the schedule and the grids that were searched, not the values chosen. Digits are not in the paper: their values
-are ours.
+Sources: section 5 and appendix B of the paper, and the authors' released code for what both leave open (`TABLE_1`, the
+networks of Table 1). The networks of Tables 2 and 3 and of the l2 appendix have other settings (`TABLES_2_3`): the paper
+gives their schedule and the grids that were searched, not the chosen values. The digits are not in the paper; their
+values are ours.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from relucert.core.errors import InvalidInput
+from relucert.training.schedules import Count, Schedule
 
-#: The radius at which each data set is judged, in l_inf and l2.
+#: The radius at which networks are evaluated, in l_inf and l2.
 EPS = {
     "mnist": {math.inf: 0.1, 2.0: 0.3},
     "fmnist": {math.inf: 0.1, 2.0: 0.3},
@@ -22,95 +22,49 @@ EPS = {
     "digits": {math.inf: 0.1, 2.0: 0.3},
 }
 
-#: Steps of PGD while training; 40 are used everywhere in evaluation.
+#: Steps of PGD in training; evaluation always takes 40.
 ATTACK_STEPS = {"mnist": 40, "fmnist": 40, "gts": 7, "cifar10": 7, "digits": 10}
 
 #: Zero-padding before random crops; other data sets are not augmented. Digits and signs are never mirrored.
 CROP_PADDING = {"cifar10": 2}
 MIRRORED = ("cifar10", "fmnist")
 
-#: How cross-Lipschitz is weighed where nothing is said: ours, it keeps the test error of FC1 on MNIST near plain training's.
-CROSS_LIPSCHITZ = 0.01
-
-#: Xiao et al.'s weights of the stability loss and of the sum of absolute weights, from their released settings for MNIST.
-STABILITY = 1e-4
-L1 = 2e-5
-
-#: How much larger than eps the ball is against which intervals train: Gowal et al. (2018) for MNIST, where they train at 0.2
-#: to be certified at 0.1, and for CIFAR-10.
-WIDER = {("ibp", "mnist"): 2.0, ("crown-ibp", "mnist"): 2.0, ("ibp", "cifar10"): 1.1, ("crown-ibp", "cifar10"): 1.1}
-
 #: The families of settings.
 RECIPES = ("table1", "tables23")
 
 
 @dataclass(frozen=True)
+class Setting:
+    """The facts about a run that the defaults of a scheme depend on; `eps` is None where the run leaves it open."""
+
+    data: str
+    model: str
+    p: float
+    recipe: str = "table1"
+    eps: float | None = None
+
+    def __str__(self) -> str:
+        return f"data {self.data}, model {self.model} and p={self.p:g}"
+
+
+@dataclass(frozen=True)
 class Margin:
-    """The weight of MMR in the loss, and gamma_B = gamma_D."""
+    """The weight lambda of MMR in the loss, and gamma = gamma_B = gamma_D."""
 
     lam: float
     gamma: float
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How many nearest hyperplanes enter MMR: faces from `first` to `last`, linearly over the run, and classes.
-
-    Faces are shares of all faces if `shares`, else numbers. `classes` None stands for all K, where the K - 1 differences
-    are divided by K. With `then_nearest` the second half of the run has only the nearest of each, equation 3.
-    """
-
-    first: float
-    last: float
-    shares: bool = True
-    classes: int | None = None
-    then_nearest: bool = False
-
-    def counts(self, progress: float, faces: int, classes: int) -> tuple[int, int]:
-        """k_B and k_D at a moment of the run.
-
-        >>> Schedule(0.10, 0.02).counts(0.0, 4804, 10), Schedule(0.10, 0.02).counts(0.5, 4804, 10)
-        ((480, 10), (288, 10))
-        """
-        if self.then_nearest and progress >= 0.5:
-            return 1, 1
-        wanted = (self.first + (self.last - self.first) * progress) * (faces if self.shares else 1)
-        k_d = classes if self.classes is None else min(self.classes, classes)
-        return min(max(1, round(wanted)), faces), k_d
-
-
-@dataclass(frozen=True)
-class Tightening:
-    """How the ball of training against bounds grows: from `first` of eps at the share `begin` of the run to eps at `end`.
-
-    The weight kappa of clean cross-entropy goes from `kappa[0]` to `kappa[1]` meanwhile.
-    """
-
-    begin: float
-    end: float
-    first: float = 0.0
-    kappa: tuple[float, float] = (0.0, 0.0)
-
-    def at(self, progress: float) -> tuple[float, float]:
-        """The share of eps, and kappa.
-
-        >>> Tightening(0.0, 0.5, kappa=(1.0, 0.5)).at(0.25), Tightening(0.0, 0.5, kappa=(1.0, 0.5)).at(0.75)
-        ((0.5, 0.75), (1.0, 0.5))
-        """
-        way = min(1.0, max(0.0, (progress - self.begin) / (self.end - self.begin)))
-        return self.first + (1 - self.first) * way, self.kappa[0] + (self.kappa[1] - self.kappa[0]) * way
-
-
-@dataclass(frozen=True)
 class Family:
-    """One family of settings: `margins[p, data, model]` for `mmr` and for `mmr+at`, and how runs go."""
+    """A family of settings: `margins[p, data, model]` for `mmr` and for `mmr+at`, and the batch size."""
 
     margins: dict[tuple[float, str, str], tuple[Margin, Margin]]
     batch: int
 
 
 def _margins(rows: str) -> dict[tuple[float, str, str], tuple[Margin, Margin]]:
-    """Lines of: norm, data, model, lambda and gamma of mmr, lambda and gamma of mmr+at; fractions of pixels as a/b."""
+    """Parse lines of: norm, data, model, lambda and gamma of mmr, lambda and gamma of mmr+at; fractions as a/b."""
 
     def number(text: str) -> float:
         top, _, bottom = text.partition("/")
@@ -145,7 +99,7 @@ TABLE_1 = Family(
     batch=128,
 )
 
-#: Ours, for the demo.
+#: Our values for the demo.
 DIGITS = _margins("""
     inf digits  fc1  4.0  0.2    4.0  0.2
     inf digits  cnn  4.0  0.2    4.0  0.2
@@ -153,14 +107,14 @@ DIGITS = _margins("""
     2   digits  cnn  4.0  0.6    4.0  0.6
 """)
 
-#: The grids of Tables 2 and 3: the values of gamma, all with a lambda of `GRID_LAMBDAS`; and the radius of `at`.
+#: The grids of Tables 2 and 3: the values of gamma, each combined with every lambda of `GRID_LAMBDAS`; the radius of `at`.
 GRID_GAMMAS = {
     "mnist": (1.0, 1.5, 2.0), "fmnist": (0.25, 0.5, 1.0), "gts": (0.25, 0.5, 0.75), "cifar10": (0.25, 0.5, 0.75),
 }  # fmt: skip
 GRID_LAMBDAS = (0.1, 0.25, 0.5, 1.0, 2.0)
 GRID_EPS = {"mnist": 2.0, "fmnist": 1.0, "gts": 0.5, "cifar10": 0.5}
 
-#: Tables 2 and 3: the middle of each grid, as the paper does not say which values were chosen.
+#: Tables 2 and 3: the middle of each grid, because the paper does not report the chosen values.
 TABLES_2_3 = Family(
     {
         (2.0, data, model): (Margin(GRID_LAMBDAS[2], gammas[1]), Margin(GRID_LAMBDAS[2], gammas[1]))
@@ -171,60 +125,44 @@ TABLES_2_3 = Family(
 )
 
 
-def default_eps(data: str, p: float, recipe: str = "table1", *, training: bool = False) -> float | None:
-    """The paper's radius, or None where it has none; Tables 2 and 3 train against a larger one than they are judged at."""
-    if recipe == "tables23" and training:
-        return GRID_EPS.get(data) if p == 2.0 else None
+def default_eps(data: str, p: float) -> float | None:
+    """The radius at which the paper evaluates, or None where it has none."""
     return EPS.get(data, {}).get(p)
 
 
-def default_margin(data: str, model: str, scheme: str, p: float, recipe: str) -> Margin | None:
+def default_training_eps(setting: Setting) -> float | None:
+    """The radius that a run trains against: its eps, else the paper's; Tables 2 and 3 train against a larger one."""
+    if setting.eps is not None:
+        return setting.eps
+    if setting.recipe == "tables23":
+        return GRID_EPS.get(setting.data) if setting.p == 2.0 else None
+    return default_eps(setting.data, setting.p)
+
+
+def default_margin(setting: Setting, scheme: str) -> Margin | None:
     """The paper's lambda and gamma for a scheme of the MMR family, or None where it has none."""
-    table = TABLES_2_3.margins if recipe == "tables23" else TABLE_1.margins | DIGITS
-    pair = table.get((p, data, model))
+    table = TABLES_2_3.margins if setting.recipe == "tables23" else TABLE_1.margins | DIGITS
+    pair = table.get((setting.p, setting.data, setting.model))
     return None if pair is None else pair[scheme == "mmr+at"]
 
 
-def default_rate(data: str, scheme: str, p: float, recipe: str) -> float:
-    """Adam's learning rate: 1e-3, less for MMR in l2 on MNIST and Fashion-MNIST (and more for MMR on the few digits)."""
-    if data == "digits" and scheme in ("mmr", "mmr-dd", "mmr+at"):
+def default_schedule(setting: Setting) -> Schedule:
+    """k_B and k_D of MMR. Table 1: 10 % to 2 % of the units, and K; Tables 2 and 3: 10, then 1 (CNN: 400 to 100, and 10)."""
+    if setting.recipe == "table1":
+        return Schedule(Count(0.10, 0.02, shares=True), Count(1.0, 1.0, shares=True))
+    if setting.model in ("fc1", "fc10"):
+        return Schedule(Count(10, 10), Count(10, 10), nearest_after=0.5)
+    return Schedule(Count(400, 100), Count(10, 10))
+
+
+def default_rate(setting: Setting, scheme: str) -> float:
+    """Adam's learning rate: 1e-3; less for MMR in l2 on MNIST and Fashion-MNIST, more for MMR on the small digits."""
+    if setting.data == "digits" and scheme in ("mmr", "mmr-dd", "mmr+at"):
         return 3e-3
     slow = {"mmr": 1e-4, "mmr-dd": 1e-4, "mmr+at": 5e-5}
-    return slow.get(scheme, 1e-3) if recipe == "table1" and p == 2.0 and data in ("mnist", "fmnist") else 1e-3
-
-
-def tightening(scheme: str, kappa: float | None = None) -> Tightening:
-    """How the ball grows: from a tenth of eps for kw, as Wong and Kolter do, from nothing after a warm-up for intervals.
-
-    Shares of the run are ours: the authors' are for runs of 60 to 200 epochs. In the end `kappa` is left to cross-entropy.
-    """
-    found = {
-        "kw": Tightening(0.0, 0.4, first=0.1),
-        "ibp": Tightening(0.05, 0.5, kappa=(1.0, 0.0)),
-        "crown-ibp": Tightening(0.05, 0.5, kappa=(1.0, 0.0)),
-        "spectral": Tightening(0.0, 0.3, first=0.1),
-    }[scheme]
-    if kappa is None:
-        return found
-    return replace(found, kappa=(max(found.kappa[0], kappa), kappa))
-
-
-def default_decay(scheme: str) -> float | None:
-    """The last share of a run over which the rate falls: intervals are learned while the ball grows, and refined after that."""
-    return 1 - tightening(scheme).end if scheme in ("ibp", "crown-ibp") else None
-
-
-def rate_factor(decay: float | None, step: int, total: int) -> float:
-    """What the learning rate is multiplied with: the paper's schedule is a tenth of it for the last tenth of the run.
-
-    With a `decay` it falls to a fiftieth over that share of the run instead.
-
-    >>> rate_factor(None, 89, 100), rate_factor(None, 90, 100), rate_factor(0.5, 50, 100), rate_factor(0.5, 100, 100)
-    (1.0, 0.1, 1.0, 0.02)
-    """
-    if decay is None:
-        return 0.1 if 10 * step >= 9 * total else 1.0
-    return 0.02 ** max(0.0, (step / total - (1 - decay)) / decay)
+    if setting.recipe == "table1" and setting.p == 2.0 and setting.data in ("mnist", "fmnist"):
+        return slow.get(scheme, 1e-3)
+    return 1e-3
 
 
 def default_batch(recipe: str) -> int:
@@ -235,23 +173,3 @@ def default_batch(recipe: str) -> int:
 def default_epochs(model: str, recipe: str) -> int:
     """Passes over the training set: 100, and 300 for fully connected networks of Tables 2 and 3."""
     return 300 if recipe == "tables23" and model in ("fc1", "fc10") else 100
-
-
-def schedule(model: str, recipe: str) -> Schedule:
-    """How many hyperplanes enter MMR: 10 % to 2 % of the units; Tables 2 and 3: ten, then one, or 400 to 100 for a CNN."""
-    if recipe == "table1":
-        return Schedule(0.10, 0.02)
-    if recipe != "tables23":
-        raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
-    if model in ("fc1", "fc10"):
-        return Schedule(10, 10, shares=False, classes=10, then_nearest=True)
-    return Schedule(400, 100, shares=False, classes=10)
-
-
-def ramp(progress: float) -> float:
-    """What share of lambda counts: from a tenth to all of it over the first tenth of the run.
-
-    >>> ramp(0.0), ramp(0.1), ramp(0.9)
-    (0.1, 1.0, 1.0)
-    """
-    return min(1.0, 0.1 + 9.0 * progress)

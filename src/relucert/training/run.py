@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, its metrics as JSON lines, its state while it goes on and its model at the end."""
+"""The folder of a run: configuration, metrics as JSON lines, the state of an unfinished run and the model of a finished one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG_FILE, METRICS_FILE, MODEL_FILE = "config.json", "metrics.jsonl", "model.s
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: where it is, its network in eval mode, and the lines of its metrics."""
+    """A finished run: its folder, its network in eval mode, and the lines of its metrics."""
 
     folder: Path
     net: Network
@@ -30,7 +30,7 @@ class Run:
 
 
 class RunFolder:
-    """The folder while a run writes it: one writer at a time, and nothing of another run is ever overwritten."""
+    """The folder of a run in progress: a single writer, and files of another run are never overwritten."""
 
     def __init__(self, config: TrainConfig):
         self.path = config.folder
@@ -49,27 +49,30 @@ class RunFolder:
             raise
 
     def _claim(self, config: TrainConfig) -> None:
-        """Say which run this folder is of, or check that it is the same."""
+        """Write the configuration, or check that the one in the folder is the same."""
         file, wanted = self.path / CONFIG_FILE, config.to_json()
         if not file.exists():
             write_atomically(file, json.dumps(wanted, indent=2) + "\n")
             return
         try:
-            found = json.loads(file.read_text())
-            differing = [name for name in {**found, **wanted} if found.get(name, file) != wanted.get(name, file)]
-        except (ValueError, TypeError) as error:
+            saved = json.loads(file.read_text())
+            if saved == json.loads(json.dumps(wanted)):
+                return
+            saved = TrainConfig.from_json(saved).to_json()  # an earlier version may have written it
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{file} cannot be read ({error}): give another folder with out") from error
+        differing = [name for name in {**saved, **wanted} if saved.get(name, file) != wanted.get(name, file)]
         if differing:
-            said = ", ".join(f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}" for name in differing)
+            said = ", ".join(f"{name} is {saved.get(name)!r}, not {wanted.get(name)!r}" for name in differing)
             raise RunError(f"out: {self.path} holds another run ({said}): give another folder, or remove this one")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The complete lines so far."""
+        """All complete lines."""
         raw = (self.path / METRICS_FILE).read_bytes()
         return [json.loads(line) for line in raw[: raw.rfind(b"\n") + 1].splitlines()]
 
     def rewind(self, step: int) -> None:
-        """Forget what was measured after a step: it is about to be done again."""
+        """Delete the metrics of all steps after `step`, which are about to be repeated."""
         raw = (self.path / METRICS_FILE).read_bytes()
         size = 0
         for line in raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True):
@@ -84,5 +87,5 @@ class RunFolder:
         return line
 
     def close(self) -> None:
-        """Let another process write here."""
+        """Release the folder for other processes."""
         self._metrics.close()

@@ -19,7 +19,7 @@ STATE_FILE = "state.safetensors"
 
 
 def save_state(folder: Path, net: Network, optimiser: torch.optim.Adam, about: dict[str, Any]) -> None:
-    """Write the state of a run into its folder, all at once; `about` is JSON (steps taken, sums of the running epoch)."""
+    """Write the state of a run atomically; `about` is JSON (steps taken, sums over the current epoch)."""
     tensors = {f"net.{name}": value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
     for place, moments in optimiser.state_dict()["state"].items():
         tensors |= {f"adam.{place}.{name}": value.cpu().contiguous() for name, value in moments.items()}
@@ -27,7 +27,7 @@ def save_state(folder: Path, net: Network, optimiser: torch.optim.Adam, about: d
 
 
 def load_state(folder: Path, net: Network, optimiser: torch.optim.Adam) -> dict[str, Any] | None:
-    """Put a saved state into a network and its optimiser; None if the folder has none."""
+    """Load a saved state into a network and its optimiser, and return its `about`; None if the folder has no state."""
     path = folder / STATE_FILE
     if not path.exists():
         return None

@@ -1,50 +1,24 @@
-"""`at`: adversarial training (Madry et al. 2018) as the paper does it: half of each batch is replaced by PGD points."""
+"""Scheme `at`: adversarial training (Madry et al. 2018)."""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from relucert.attacks.pgd import PGD, ascend
-from relucert.core.ball import Ball
-from relucert.networks.network import Network
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.recipes import Setting
+from relucert.training.schemes.scheme import AttackScheme, given
+
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
 
 
-class Adversarial:
-    """Minimise the mean cross-entropy on a batch of which a share at its end, by default half, is adversarial."""
+@dataclass(frozen=True, kw_only=True)
+class AdversarialTraining(AttackScheme):
+    """Cross-entropy on batches of which half is replaced by PGD points (Madry et al. 2018)."""
 
-    def __init__(self, ball: Ball, steps: int, share: float = 0.5):
-        self.ball, self.attack, self.share = ball, PGD(steps=steps), share
+    name = "at"
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        mixed = self.mix(net, x, y, context)
-        logits = net(mixed)
-        loss = F.cross_entropy(logits, y)
-        moved = self.moved(len(x))
-        with torch.no_grad():
-            each = F.cross_entropy(logits, y, reduction="none")
-        parts = {"cross-entropy": loss.detach()}
-        if moved:
-            parts["adversarial cross-entropy"] = each[len(x) - moved :].mean()
-        return Terms(loss, parts, logits[: len(x) - moved].detach(), y[: len(x) - moved])
+    def loss(self, setting: Setting) -> Loss:
+        from relucert.training.losses.adversarial import Adversarial
 
-    def moved(self, count: int) -> int:
-        """How many of a batch of `count` are adversarial."""
-        return int(self.share * count)
-
-    def mix(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Tensor:
-        """The batch with its last ones moved by PGD."""
-        clean = len(x) - self.moved(len(x))
-        if clean == len(x):
-            return x
-        # The attack sees the network as it will be used: running statistics, no dropout.
-        modes = [(part, part.training) for part in net.modules()]
-        net.eval()
-        try:
-            moved = ascend(net, x[clean:], y[clean:], self.ball, self.attack, context.generator)
-        finally:
-            for part, training in modes:
-                part.training = training
-        return torch.cat([x[:clean], moved])
+        return Adversarial(self.ball(setting), given("attack_steps", self.attack_steps))

@@ -1,18 +1,24 @@
-"""`plain`: cross-entropy on the images as they are."""
+"""Scheme `plain`."""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from relucert.networks.network import Network
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.recipes import Setting
+from relucert.training.schemes.scheme import Scheme
+
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
 
 
-class Plain:
-    """Minimise the mean cross-entropy."""
+@dataclass(frozen=True, kw_only=True)
+class PlainTraining(Scheme):
+    """Cross-entropy on the images as they are."""
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        logits = net(x)
-        loss = F.cross_entropy(logits, y)
-        return Terms(loss, {"cross-entropy": loss.detach()}, logits.detach(), y)
+    name = "plain"
+
+    def loss(self, setting: Setting) -> Loss:
+        from relucert.training.losses.plain import Plain
+
+        return Plain()

@@ -1,39 +1,31 @@
-"""`spectral`: a penalty on spectral norms that is as large as a certificate needs (Tsuzuku et al., NeurIPS 2018).
-
-An input within eps in l2 changes the lead over another class by at most sqrt(2) eps L, with L the product of the layers'
-spectral norms. The loss is the cross-entropy of logits whose other classes are raised by that: it falls as leads grow and as
-norms shrink, and networks come out whose norms are small, which bounds in l2 need.
-"""
+"""Scheme `spectral`: small spectral norms (Tsuzuku et al., NeurIPS 2018)."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from relucert.core.errors import InvalidInput
+from relucert.training.recipes import Setting
+from relucert.training.schedules import Tightening
+from relucert.training.schemes.scheme import BallScheme, given
 
-from relucert.networks.network import Network
-from relucert.regularizers.spectral import lipschitz_estimate
-from relucert.training.recipes import Tightening
-from relucert.training.schemes.scheme import StepContext, Terms
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
 
 
-class Spectral:
-    """Minimise the cross-entropy of logits that lead by sqrt(2) eps L less, for an eps that grows."""
+@dataclass(frozen=True, kw_only=True)
+class SpectralTraining(BallScheme):
+    """Lipschitz-margin training: small spectral norms (Tsuzuku et al. 2018), for l2."""
 
-    def __init__(self, eps: float, tightening: Tightening):
-        self.eps, self.tightening = eps, tightening
+    name = "spectral"
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        eps = self.eps * self.tightening.at(context.progress)[0]
-        logits = net(x)
-        steep = lipschitz_estimate(net, context.generator)
-        raised = logits + math.sqrt(2) * eps * steep * (1 - F.one_hot(y, net.classes).to(logits))
-        loss = F.cross_entropy(raised, y)
-        with torch.no_grad():
-            parts = {
-                "cross-entropy": F.cross_entropy(logits, y), "radius": x.new_tensor(eps), "robust": loss.detach(),
-                "lipschitz": steep, "proved": (raised.argmax(1) == y).to(x.dtype).mean(),
-            }  # fmt: skip
-        return Terms(loss, parts, logits.detach(), y)
+    def filled(self, setting: Setting) -> Self:
+        if setting.p != 2:
+            raise InvalidInput(f"p must be 2 for scheme spectral, whose penalty is about l2, got {setting.p:g}")
+        return super().filled(setting)
+
+    def loss(self, setting: Setting) -> Loss:
+        from relucert.training.losses.spectral import Spectral
+
+        return Spectral(given("eps", self.eps), Tightening(0.0, 0.3, first=0.1))

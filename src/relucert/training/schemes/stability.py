@@ -1,45 +1,34 @@
-"""`rs`: adversarial training with the ReLU-stability loss and sparse weights (Xiao et al., ICLR 2019)."""
+"""Scheme `rs`: adversarial training with stable ReLUs (Xiao et al., ICLR 2019)."""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from relucert.bounding.methods.ibp import IBP
-from relucert.core.ball import Ball
-from relucert.networks.network import Network
-from relucert.training.schemes.adversarial import Adversarial
-from relucert.training.schemes.scheme import StepContext, Terms
+from relucert.training.recipes import Setting
+from relucert.training.schemes.scheme import AttackScheme, given
+
+if TYPE_CHECKING:
+    from relucert.training.losses.loss import Loss
 
 
-class Stability:
-    """Minimise cross-entropy on adversarial points + lam * sum over units of -tanh(1 + l u) + l1 * sum of |weights|.
+@dataclass(frozen=True, kw_only=True)
+class StabilityTraining(AttackScheme):
+    """Adversarial training with a ReLU-stability loss, weight lam, and sparse weights, weight l1 (Xiao et al. 2019).
 
-    l and u bound a unit over the ball by intervals: their product is negative where the unit may switch. All of the batch is
-    adversarial.
+    The defaults of lam and l1 are those of the authors' released settings for MNIST.
     """
 
-    def __init__(self, ball: Ball, steps: int, lam: float, l1: float):
-        self.adversarial, self.ball, self.lam, self.l1 = Adversarial(ball, steps, share=1.0), ball, lam, l1
+    name = "rs"
+    lam: float = 1e-4
+    l1: float = 2e-5
 
-    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        logits = net(self.adversarial.mix(net, x, y, context))
-        loss = F.cross_entropy(logits, y)
-        stable, unstable = stability(net, x, self.ball)
-        size = sum((weight.abs().sum() for weight in net.parameters() if weight.dim() > 1), x.new_zeros(()))
-        parts = {"cross-entropy": loss.detach(), "stability": stable.detach().mean(), "unstable": unstable.mean()}
-        total = loss + self.lam * stable.mean() + self.l1 * size
-        return Terms(total, parts | {"l1": size.detach()}, logits.detach(), y)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require([(name, 0 <= getattr(self, name) < math.inf, "be a number >= 0") for name in ("lam", "l1")])
 
+    def loss(self, setting: Setting) -> Loss:
+        from relucert.training.losses.stability import Stability
 
-def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Xiao's loss of every example, sum of -tanh(1 + l u), and how many of its units may switch."""
-    units = IBP().units(net, x, ball)
-    total, count = x.new_zeros(len(x)), x.new_zeros(len(x))
-    for node in net.relus:
-        within = units.inputs[node.index]
-        total = total - torch.tanh(1 + within.lower * within.upper).flatten(1).sum(1)
-        count = count + within.unstable.flatten(1).sum(1)
-    return total, count
+        return Stability(self.ball(setting), given("attack_steps", self.attack_steps), self.lam, self.l1)

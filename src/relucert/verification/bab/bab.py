@@ -32,6 +32,7 @@ from relucert.bounding.preactivations import BUDGET
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
+from relucert.networks.freezing import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab.counterexamples import CounterexampleSearch
 from relucert.verification.bab.frontier import Frontier, Leaves, SavedSubproblems
@@ -113,10 +114,7 @@ class _Search:
     @torch.no_grad()
     def run(self) -> Iterator[Decision]:
         """Bound the points as a whole, then round after round of subproblems until nothing is open."""
-        frozen = [(weight, weight.requires_grad) for weight in self.double.parameters()]
-        try:
-            for weight, _ in frozen:
-                weight.requires_grad_(False)
+        with frozen_weights(self.double):
             self._roots()
             yield from self._decided()
             turns = deque(range(len(self.problems)))
@@ -137,9 +135,6 @@ class _Search:
             for point in self.of:
                 self._save(point)
             yield from self.found.finish(self.reported, spec(self.method), self.query.x.dtype)
-        finally:
-            for weight, before in frozen:
-                weight.requires_grad_(before)
 
     def _decided(self) -> Iterator[Decision]:
         """The decisions about points that are decided since the last call."""

@@ -1,0 +1,27 @@
+"""Cross-entropy plus the regulariser of Hein and Andriushchenko (2017)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from relucert.geometry.region import LinearRegion
+from relucert.networks.network import Network
+from relucert.regularizers.cross_lipschitz import cross_lipschitz_of
+from relucert.training.losses.loss import StepContext, Terms, depends_on_mode
+from relucert.training.schedules import ramp
+
+
+class CrossLipschitz:
+    """Minimise cross-entropy + lam * Omega on the images as they are."""
+
+    def __init__(self, lam: float):
+        self.lam = lam
+
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        region, _, logits = LinearRegion.evaluated(net, x)
+        outputs = net(x) if depends_on_mode(net) else logits
+        loss = F.cross_entropy(outputs, y)
+        slopes = cross_lipschitz_of(region).mean()
+        parts = {"cross-entropy": loss.detach(), "cross-lipschitz": slopes.detach()}
+        return Terms(loss + ramp(context.progress) * self.lam * slopes, parts, outputs.detach(), y)

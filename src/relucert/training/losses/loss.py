@@ -1,0 +1,43 @@
+"""A loss of training: what the loop minimises, and what it is told about a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from relucert.networks.network import Network
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """The training step context: `progress` in [0, 1), the share of the run that is done, and the step's randomness."""
+
+    progress: float
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The loss of a step, its named parts for the log, and logits with the labels they are compared with."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+    logits: Tensor
+    labels: Tensor
+
+
+class Loss(Protocol):
+    """A loss on a batch of images and labels at one step of a run."""
+
+    def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
+        """The terms of the loss on a batch."""
+        ...
+
+
+def depends_on_mode(net: Network) -> bool:
+    """Whether the network computes something else in train mode: batch norm, dropout."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    return any(isinstance(part, kinds) for part in net.modules())
