@@ -94,10 +94,10 @@ class _Climb:
         self.within = Within(x, ball)
 
     def run(
-        self, generator: torch.Generator, alike: bool
+        self, generator: torch.Generator, independent: bool
     ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
         """Points, and which of them change the decision."""
-        self.points = self.ball.sample(self.x, generator, alike=alike)
+        self.points = self.ball.sample(self.x, generator, independent=independent)
         self.done = torch.zeros(len(self.x), dtype=torch.bool, device=self.x.device)
         sparse = self.within.p == 1.0
         # What every open example has: the offsets now and before, the best one with its gradient, its loss and more.

@@ -78,7 +78,7 @@ def _search(
     net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, generator: torch.Generator
 ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
     """One run of PGD that stops for an example as soon as it is broken: points, and which of them are."""
-    points = ball.sample(x, generator, alike=method.alike)
+    points = ball.sample(x, generator, independent=method.alike)
     done = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     open_ = torch.arange(len(x), device=x.device)
     z, steps = points.clone(), _Steps(Within(x, ball), method.share)

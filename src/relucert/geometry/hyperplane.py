@@ -23,7 +23,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, blocks
 from relucert.core.norms import check_p, dual, norm, steepest
 from relucert.core.rounding import cast_up, relative_rounding
-from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, filling_scale, greedy_step, pulled
+from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, descent_slack, filling_scale, greedy_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +125,8 @@ def _shortest_step(
     c = c * shrink.unsqueeze(-1)
     # Less is asked for than rounding can add, so that no step gains more than it needs, and no row is given up wrongly.
     need = need * shrink * (1.0 - _allowance(c.shape[-1], p))
-    room = pulled(c, below, above)
-    gains = room.mul_(c.abs())
+    slack = descent_slack(c, below, above)
+    gains = slack.mul_(c.abs())
     reached = gains.sum(-1) >= need
     if p == 1.0:
         # A coordinate without room must not take a place among the largest.
