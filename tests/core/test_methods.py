@@ -145,7 +145,7 @@ def test_parse_returns_an_instance_unchanged():
         ("pgd(40)", r"given by name, 'parameter=value', got 'pgd\(40\)'"),
         ("pgd(**x)", r"given by name"),
         ("pgd(steps=forty)", r"steps must be a number, inf, True.*got forty"),
-        ("pgd(steps=__import__('os').getpid())", r"steps must be a number, inf.*found __import__"),
+        ("pgd(steps=__import__('os').getpid())", r"steps must be a number, inf.*got __import__"),
         ("pgd(steps=2*20)", r"got 2 \* 20"),
         ("pgd(steps=-True)", r"got -True"),
         ("pgd(steps=b'4')", r"got b'4'"),

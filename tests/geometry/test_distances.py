@@ -13,7 +13,7 @@ from oracles import polytope_distance, small_fc
 from relucert.core.errors import InvalidInput, WrongMode
 from relucert.core.norms import dual, norm
 from relucert.core.results import Distances
-from relucert.geometry.distances import decision_distances, distances, face_distances, nearest_faces
+from relucert.geometry.distances import boundary_distances, decision_distances, distances, nearest_hyperplanes
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network, randomised
@@ -136,7 +136,7 @@ def test_dead_directions_are_infinitely_far(p: float) -> None:
     net = Network(module.double(), (2,)).eval()
     x = inputs(net, 2)
     region = LinearRegion.at(net, x)
-    far = face_distances(region, region.margins(x), p).detach()
+    far = boundary_distances(region, region.margins(x), p).detach()
     # The unit without a weight, and the layer behind the dead one, even where it is exactly zero.
     assert far.isinf().tolist() == [[True, False, False, True, True, True]] * 2
     found = distances(net, x, p=p, box=(0.0, 1.0))
@@ -240,10 +240,10 @@ def test_the_nearest_faces_come_in_order_with_their_units(p: float) -> None:
     x = inputs(net, 4)
     region = LinearRegion.at(net, x)
     margins = region.margins(x)
-    every = face_distances(region, margins, p)
-    nearest, places = nearest_faces(region, margins, p, 7)
+    every = boundary_distances(region, margins, p)
+    nearest, places = nearest_hyperplanes(region, margins, p, 7)
     assert torch.equal(nearest, every.sort(1).values[:, :7])
     assert torch.equal(every.gather(1, places), nearest)
     assert torch.allclose(nearest[:, 0], distances(net, x, p=p).region)
     with pytest.raises(InvalidInput, match=r"k must lie in 1\.\."):
-        nearest_faces(region, margins, p, 0)
+        nearest_hyperplanes(region, margins, p, 0)

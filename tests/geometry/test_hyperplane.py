@@ -12,7 +12,7 @@ from scipy.optimize import linprog, minimize
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import dual, norm
-from relucert.geometry.hyperplane import free_distance, hyperplane_distance
+from relucert.geometry.hyperplane import free_distance, hyperplane_distance, hyperplane_projection
 
 P = [1.0, 1.02, 1.5, 2.0, 3.0, 40.0, math.inf]
 DTYPES = [torch.float32, torch.float64]
@@ -90,7 +90,7 @@ def test_the_distance_is_that_of_the_linear_program(p, problem):
 @given(problem=problems())
 def test_the_distance_is_proved_and_attained(p, problem):
     x, rows, margin = problem
-    found = hyperplane_distance(x, rows, margin, p, box=(0, 1), point=True)
+    found = hyperplane_projection(x, rows, margin, p, box=(0, 1))
     assert found.point is not None
     assert bool(((found.point >= 0) & (found.point <= 1)).all())
     assert bool((found.distance >= found.free).all())
@@ -177,7 +177,7 @@ def test_an_early_stop_is_between_the_free_and_the_true_distance(p):
 @pytest.mark.parametrize("p", P)
 def test_without_a_box_it_is_the_margin_over_the_dual_norm(p):
     x, rows, margin = random_problem(torch.float64)
-    found = hyperplane_distance(x, rows, margin, p, point=True)
+    found = hyperplane_projection(x, rows, margin, p)
     torch.testing.assert_close(found.distance, margin.abs() / norm(rows, dual(p), 2), rtol=1e-11, atol=0.0)
     assert torch.equal(found.distance, found.free)
     assert found.point is not None
@@ -197,7 +197,7 @@ def test_zero_rows_zero_margins_and_hyperplanes_out_of_reach(p, box, dtype):
     x = torch.tensor([[0.0, 0.5]], dtype=dtype)
     rows = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]], dtype=dtype)
     margin = torch.tensor([[1.0, 0.0, 0.0, 0.25, 0.5, -0.75]], dtype=dtype)
-    found = hyperplane_distance(x, rows, margin, p, box, point=True)
+    found = hyperplane_projection(x, rows, margin, p, box)
     expected = [math.inf, 0.0, 0.0, 0.25 if box is None else math.inf, 0.5, 0.75 if box is None else math.inf]
     torch.testing.assert_close(found.distance, torch.tensor([expected], dtype=dtype), rtol=1e-6, atol=0.0)
     assert found.point is not None
@@ -220,16 +220,15 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_row(p, power, dtype):
 def test_blocks_and_boxes_of_tensors_do_not_change_the_result(p):
     x, rows, margin = random_problem(torch.float64, size=20)
     before = [part.clone() for part in (x, rows, margin)]
-    whole = hyperplane_distance(x, rows, margin, p, box=(0, 1), point=True)
+    whole = hyperplane_projection(x, rows, margin, p, box=(0, 1))
     assert all(torch.equal(now, then) for now, then in zip((x, rows, margin), before, strict=True))
     shape = (4, 12, 5, 2, 2)
-    parts = hyperplane_distance(
+    parts = hyperplane_projection(
         x.reshape(4, 5, 2, 2),
         rows.reshape(shape),
         margin,
         p,
         (torch.zeros(2, 2), torch.ones(4, 5, 1, 1)),
-        point=True,
         budget=1,
     )
     torch.testing.assert_close(parts.distance, whole.distance, rtol=1e-13, atol=0.0)

@@ -17,7 +17,7 @@ from relucert.attacks.problem import attack
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
-from relucert.geometry.exploration.neighbours import Exploration
+from relucert.geometry.exploration.neighbours import HyperplaneSearch
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius
@@ -195,12 +195,12 @@ def test_bad_input() -> None:
 def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     net = network("fc", dtype)
     x = inputs(net, 4)
-    run = Exploration.run
+    run = HyperplaneSearch.run
 
-    def wrong(self: Exploration) -> None:
+    def wrong(self: HyperplaneSearch) -> None:
         run(self)
         self.lower += 1.0
 
-    monkeypatch.setattr(Exploration, "run", wrong)
+    monkeypatch.setattr(HyperplaneSearch, "run", wrong)
     with pytest.raises(Contradiction, match="exceeds the distance"):
         radius(net, x, method=Region(regions=5))
