@@ -238,8 +238,8 @@ def test_a_restricted_ball_is_the_ball_of_the_chosen_examples(box, index):
     part = [index % 4] if isinstance(index, int) else index
     restricted = ball.restrict(index)
     assert torch.equal(restricted.project(x[part], z[part]), ball.project(x, z)[part])
-    for mine, all_of_them in zip(restricted.bounds(x[part]), ball.bounds(x), strict=True):
-        assert torch.equal(mine, all_of_them[part])
+    for some, every in zip(restricted.bounds(x[part]), ball.bounds(x), strict=True):
+        assert torch.equal(some, every[part])
     assert restricted.with_eps(0.5).restrict([0]).bounds(x[part][:1])[0].equal(ball.bounds(x)[0][part][:1])
 
 

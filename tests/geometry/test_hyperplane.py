@@ -22,7 +22,7 @@ pixels = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=16, allow_
 
 @st.composite
 def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64; coarse ones are multiples of 1/64."""
+    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64; with `coarse` multiples of 1/64."""
     n = draw(st.integers(1, 6))
     x = draw(st.lists(pixels, min_size=n, max_size=n))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
@@ -56,7 +56,7 @@ def distance_by_program(x: np.ndarray, w: np.ndarray, m: float, p: float) -> flo
 
 
 def certified_distance(x: np.ndarray, w: np.ndarray, m: float, d: np.ndarray, p: float) -> float:
-    """A proof from a candidate d: ||u||_q ||z - x||_p >= <u, z - x> = -t m + <u - t w, z - x> for every u and t.
+    """A lower bound proved from a candidate d: ||u||_q ||z - x||_p >= <u, z - x> = -t m + <u - t w, z - x> for every u and t.
 
     The last term is at least its minimum over the box. At the optimum u is the gradient of the norm at d, and t w wherever d is
     not cut off by the box.
@@ -135,7 +135,7 @@ def test_the_minimum_over_the_ball_of_that_radius_just_reaches_the_hyperplane(p)
     for row in range(rows.shape[1]):
         value = Ball(p, found.distance[:, row]).minimum(x, rows[:, row]).value
         torch.testing.assert_close(value, -margin[:, row], rtol=1e-9, atol=0.0)
-    # The half space behind it is as far, and the other side of the hyperplane is the mirror image.
+    # The distance to the half space beyond is the same, also after mirroring the hyperplane.
     mirrored = hyperplane_distance(x, -rows, -margin, p, box=(0, 1))
     torch.testing.assert_close(mirrored.distance, found.distance, rtol=1e-13, atol=0.0)
 
@@ -236,7 +236,7 @@ def test_blocks_and_boxes_of_tensors_do_not_change_the_result(p):
     torch.testing.assert_close(parts.point, whole.point.reshape(shape), rtol=1e-12, atol=1e-14)
 
 
-def test_the_free_distance_has_gradients_also_beside_dead_units():
+def test_the_free_distance_has_gradients_also_with_zero_rows():
     margin = torch.tensor([2.0, -3.0, 0.0, 1.0], requires_grad=True)
     length = torch.tensor([4.0, 1.5, 0.0, 0.0], requires_grad=True)
     distance = free_distance(margin, length)

@@ -91,20 +91,20 @@ def _distances(
 
 def free_distances(
     region: LinearRegion,
-    margins: Float[Tensor, " batch faces"],
+    margins: Float[Tensor, " batch hyperplanes"],
     logits: Float[Tensor, " batch classes"],
     y: Int[Tensor, " batch"],
     p: float,
     budget: int = BUDGET,
-) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
+) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
     """The distances to all hyperplanes of the region and the signed distances to all decision hyperplanes, without a box."""
     faces, classes = hyperplane_norms(region, y, dual(p), budget)
     return margin_distances(margins, faces), _to_classes(logits, y, classes)
 
 
 def boundary_distances(
-    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, budget: int = BUDGET
-) -> Float[Tensor, " batch faces"]:
+    region: LinearRegion, margins: Float[Tensor, " batch hyperplanes"], p: float, budget: int = BUDGET
+) -> Float[Tensor, " batch hyperplanes"]:
     """|V_j x + a_j| / ||V_j||_q of every hyperplane; inf for a zero row, without NaN in the gradient."""
     return margin_distances(margins, row_norms(region, dual(p), budget))
 
@@ -124,8 +124,8 @@ def decision_distances(
 
 
 def margin_distances(
-    margins: Float[Tensor, " batch faces"], norms: Float[Tensor, " batch faces"]
-) -> Float[Tensor, " batch faces"]:
+    margins: Float[Tensor, " batch hyperplanes"], norms: Float[Tensor, " batch hyperplanes"]
+) -> Float[Tensor, " batch hyperplanes"]:
     """|m_j| / ||V_j||_q from margins and norms; inf for a zero row."""
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)
@@ -142,7 +142,7 @@ def _to_classes(logits: Tensor, y: Tensor, norms: Tensor) -> Tensor:
 
 
 def nearest_hyperplanes(
-    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, k: int, budget: int = BUDGET
+    region: LinearRegion, margins: Float[Tensor, " batch hyperplanes"], p: float, k: int, budget: int = BUDGET
 ) -> tuple[Float[Tensor, " batch k"], Int[Tensor, " batch k"]]:
     """The k smallest distances d_B^1 <= ... <= d_B^k (equation 4 of the paper) and the numbers of their hyperplanes."""
     found = boundary_distances(region, margins, p, budget)
@@ -172,8 +172,8 @@ def hyperplane_rows(region: LinearRegion) -> Rows:
 
 def nearest_in_box(
     x: Float[Tensor, " batch *input"],
-    free: Float[Tensor, " batch faces"],
-    margins: Float[Tensor, " batch faces"],
+    free: Float[Tensor, " batch hyperplanes"],
+    margins: Float[Tensor, " batch hyperplanes"],
     rows: Rows,
     p: float,
     box: Any,

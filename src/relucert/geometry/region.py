@@ -44,18 +44,18 @@ class Faces:
         """The index of the node on whose value the functionals act."""
         return self.node.inputs[0]
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         """The values of the functionals: >= 0 inside; +inf for comparisons of an entry with itself or with padding."""
         raise NotImplementedError
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         """Error bounds of the margins from error bounds of the value: for a comparison the sum of both entries' errors.
 
         A comparison of an entry with itself or with padding has the error 0.
         """
         raise NotImplementedError
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
         """The hyperplanes that are crossed from pattern `old` to `new`: units that flip, comparisons with the new maximum."""
         raise NotImplementedError
 
@@ -73,13 +73,13 @@ class UnitFaces(Faces):
     def count(self) -> int:
         return math.prod(self.node.shape)
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         return torch.where(pattern, value, -value).flatten(1)
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         return error.flatten(1)
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
         return (old != new).flatten(1)
 
     def functionals(
@@ -102,11 +102,11 @@ class WindowFaces(Faces):
     def count(self) -> int:
         return math.prod(self.node.shape) * self.windows.shape[1]
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         own, other, void = self._compared(value, pattern)
         return (own - other).masked_fill(void, math.inf).flatten(1)
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         own, other, void = self._compared(error, pattern)
         return (own + other).masked_fill(void, 0.0).flatten(1)
 
@@ -117,7 +117,7 @@ class WindowFaces(Faces):
         void = (windows < 0) | (windows == winner.unsqueeze(-1))
         return flat.gather(2, winner).unsqueeze(-1), flat[:, :, windows.clamp(min=0)], void
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
         winner, other = old.flatten(2).unsqueeze(-1), new.flatten(2).unsqueeze(-1)
         windows = self.windows.to(old.device)
         return ((winner != other) & (windows == other)).flatten(1)
@@ -190,12 +190,12 @@ class LinearRegion:
         values = self.map.values(z, [*places, last])
         return [values[place] for place in places], values[last]
 
-    def margins(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch faces"]:
+    def margins(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch hyperplanes"]:
         """The oriented margins of all hyperplanes at inputs: all are >= 0 if and only if the input lies in the region."""
         values, _ = self.values(z)
         return self.margins_of(values, z)
 
-    def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         """The margins of all hyperplanes from given pre-activations."""
         parts = [f.margins(v, p) for f, v, p in zip(self.faces, values, self.patterns, strict=True)]
         return torch.cat(parts, 1) if parts else z.new_zeros(len(z), 0)

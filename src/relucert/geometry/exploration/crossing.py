@@ -29,7 +29,7 @@ ZERO = 1e-10  # a slope counts as zero below this fraction of the absolute sum o
 
 
 def patterns_behind(
-    region: LinearRegion, crossed: Int[Tensor, " batch"], degenerate: Bool[Tensor, " batch faces"],
+    region: LinearRegion, crossed: Int[Tensor, " batch"], degenerate: Bool[Tensor, " batch hyperplanes"],
     direction: Float[Tensor, " batch *input"],
 ) -> Patterns:  # fmt: skip
     """The patterns beyond one hyperplane of each region; `degenerate` units vanish on the whole region.
