@@ -1,6 +1,6 @@
 """relucert: train ReLU classifiers whose robustness can be proved, and prove it.
 
-Names are imported when they are first used, so that `import relucert` costs nothing.
+Names are imported at their first use, so that `import relucert` is fast.
 """
 
 from __future__ import annotations

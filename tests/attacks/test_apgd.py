@@ -19,8 +19,8 @@ def test_checkpoints_are_those_of_the_paper():
     ("p", "loss"),
     [(1.0, "ce"), (1.0, "mixed"), (2.0, "mixed"), (2.0, "dlr"), (math.inf, "targeted"), (math.inf, "mixed")],
 )
-def test_linear_classifiers_are_broken_just_beyond_their_distance_in_the_box(p, loss):
-    # Of two classes: the gradient then has the direction of the only hyperplane everywhere.
+def test_linear_classifiers_are_falsified_just_beyond_their_distance_in_the_box(p, loss):
+    # With two classes the gradient is normal to the only decision hyperplane everywhere.
     net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 2)), 3).double(), (6,)).eval()
     x = inputs(net, 12)
     x[:, :3] = x[:, :3].round()  # beside the box
@@ -36,8 +36,8 @@ def test_linear_classifiers_are_broken_just_beyond_their_distance_in_the_box(p, 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
-def test_linear_classifiers_of_three_classes_are_broken_by_the_losses_together(p, seed):
-    # What is worst for the cross-entropy need not be for the margin, and ratios are not concave: one loss alone may miss.
+def test_the_losses_together_falsify_linear_classifiers_of_three_classes(p, seed):
+    # The maximiser of the cross-entropy may differ from that of the margin, and ratios are not concave: one loss may fail.
     net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 3)), seed).double(), (6,)).eval()
     x = inputs(net, 20)
     x[:, :3] = x[:, :3].round()
@@ -49,7 +49,7 @@ def test_linear_classifiers_of_three_classes_are_broken_by_the_losses_together(p
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
-def test_it_breaks_no_less_than_pgd_with_as_many_gradients(p):
+def test_it_falsifies_at_least_as_many_as_pgd_with_equal_gradients(p):
     net = network("cnn", torch.float32)
     x = inputs(net, 60)
     eps = {1.0: 2.0, 2.0: 0.4, math.inf: 0.08}[p]

@@ -1,4 +1,4 @@
-"""What every attack promises, over all attacks, norms, networks and dtypes."""
+"""The guarantees of every attack, over all attacks, norms, networks and dtypes."""
 
 import math
 from itertools import product
@@ -38,7 +38,7 @@ SURROUNDINGS = [*product(BOXES, [torch.float32, torch.float64])]
 
 
 def dealt(cases, name):
-    """Every case with a box and a dtype: another pair for each network, and all pairs of a case among the networks."""
+    """Every case with a box and a dtype, which rotate over the networks so that all pairs occur."""
     start = NETWORKS.index(name)
     return [(case, *SURROUNDINGS[(start + i) % len(SURROUNDINGS)]) for i, case in enumerate(cases)]
 
@@ -163,7 +163,7 @@ class TestOddInputs:
 
 
 @pytest.mark.parametrize("method", [rc.DDN(steps=15), rc.DDN(steps=15, targets=2), rc.FAB(steps=8), EUCLIDEAN[0]])
-def test_without_chance_answers_do_not_depend_on_the_batch(method):
+def test_deterministic_attacks_are_independent_of_batch_composition(method):
     net = network("fc1")
     x, y = prop(net, 7)
     together = rc.minimal_attack(net, x, y, method=method)

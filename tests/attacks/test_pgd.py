@@ -11,8 +11,8 @@ from zoo import inputs, network, randomised
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
-def test_linear_classifiers_are_broken_just_beyond_their_distance(p):
-    # Of two classes: the gradient then has the direction of the only hyperplane everywhere.
+def test_linear_classifiers_are_falsified_just_beyond_their_distance(p):
+    # With two classes the gradient is normal to the only decision hyperplane everywhere.
     net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 2)), 3).double(), (6,)).eval()
     x = inputs(net, 30)
     y = net.predict(x)
@@ -37,7 +37,7 @@ def test_without_labels_the_predicted_class_is_attacked():
     assert torch.equal(with_labels.x, without.x)
 
 
-def test_seeds_decide_and_nothing_else():
+def test_results_depend_on_the_seed_only():
     net = network("cnn")
     x = inputs(net, 8)
     first, same, other = (rc.attack(net, x, None, rc.Ball(2, 1.0), rc.PGD(steps=3, seed=seed)) for seed in (0, 0, 1))
@@ -55,7 +55,7 @@ def test_saturated_logits_still_have_a_direction():
     assert bool(found.success.all())
 
 
-def test_a_constant_network_and_an_empty_batch_are_no_trouble():
+def test_a_constant_network_and_an_empty_batch():
     net = network("fc")
     with torch.no_grad():
         for parameter in net.parameters():

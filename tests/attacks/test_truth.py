@@ -1,4 +1,4 @@
-"""How near the smallest perturbations are to the exact minima, on networks where these are known."""
+"""Minimal attacks against exact distances, on networks where these are known."""
 
 import math
 
@@ -90,7 +90,7 @@ def test_linear_classifiers_are_solved_exactly(p):
 
 
 def test_programs_find_the_nearest_point_of_the_region():
-    # One region of an unbounded problem: the nearest point behind a decision with the faces as constraints, by enumeration.
+    # One region without a box: the nearest point beyond a decision hyperplane inside the region, by enumeration of constraints.
     net = small_fc((5,), [8], 3, 1)
     x = inputs(net, 6)
     region, _, logits = LinearRegion.evaluated(net, x)

@@ -68,7 +68,7 @@ def test_a_wrong_input_is_refused(ball, x, message):
         ball.check(x)
 
 
-def test_a_ball_holds_plain_numbers():
+def test_a_ball_converts_its_arguments_to_numbers():
     ball = Ball("inf", torch.tensor(0.5), [0, 1])  # pyright: ignore[reportArgumentType]
     assert (ball.p, ball.eps, ball.box) == (math.inf, 0.5, (0.0, 1.0))
     with pytest.raises(AttributeError):
@@ -76,7 +76,7 @@ def test_a_ball_holds_plain_numbers():
     assert repr(Ball(2, torch.ones(4), None)) == "Ball(2, <4 numbers>, box=None)"
     assert Ball(2, np.array([0.1, 0.2])).radii(torch.zeros(2, 1)).tolist() == torch.tensor([0.1, 0.2]).tolist()  # pyright: ignore[reportArgumentType]
     assert ball.with_eps(0.25).eps == 0.25
-    # The box is meant in the dtype of x: 0.3 in float32 is above 0.3 in float64.
+    # The box is rounded to the dtype of x: 0.3 in float32 is above 0.3 in float64.
     Ball(2, 0.1, (0, 0.3)).check(torch.tensor([[0.3]]))
 
 
@@ -92,7 +92,7 @@ def test_contains_is_exact(dtype):
         assert Ball(p, 0.25).contains(x, side)
         assert not Ball(p, 0.25).contains(x, torch.nextafter(side, up))
         assert Ball(p, 0.25).contains(x, torch.nextafter(side, up), slack=1e-6)
-    # 0.1 + 0.2 in float32 is farther than 0.2 from 0.1 in float64, and is called so.
+    # 0.1 + 0.2 in float32 is farther than 0.2 from 0.1 in float64, so it lies outside.
     tenth = torch.tensor([[0.1]])
     assert not Ball(2, 0.2).contains(tenth, tenth + 0.2)
     assert not Ball(2, 5.0).contains(x, torch.nextafter(torch.ones_like(x), up))
@@ -142,12 +142,12 @@ def test_samples_come_near_the_surface_and_near_every_kind_of_corner(p):
     assert 0.4 < (length > 0.25 * (1 - 1e-9)).double().mean() < 0.6
     assert length.min() < 0.01
     share = offsets.abs().amax(-1) / offsets.abs().sum(-1)
-    assert share.max() > 0.9  # one coordinate has nearly everything
-    assert share.min() < 0.102  # all have the same
+    assert share.max() > 0.9  # one coordinate has nearly the whole length
+    assert share.min() < 0.102  # all coordinates are equal
     assert (offsets.sign().mean(1).abs() < 0.1).all()
 
 
-def test_samples_turn_away_from_a_side_without_room_and_fill_a_box_without_radius():
+def test_samples_avoid_sides_without_slack_and_fill_the_box_at_infinite_radius():
     x = torch.tensor([[0.0, 1.0, 0.5]])
     points = Ball(math.inf, 0.1).sample(x, torch.Generator().manual_seed(0), count=100)
     moved = (points != x[:, None]).double().mean(1)
@@ -159,7 +159,7 @@ def test_samples_turn_away_from_a_side_without_room_and_fill_a_box_without_radiu
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rooms_and_hull_are_rounded_outwards(dtype):
+def test_slacks_and_hull_are_rounded_outwards(dtype):
     x = images(dtype=dtype).flatten(1)
     below, above = Ball(2, 0.1).slacks(x)
     assert torch.equal(below, x)
@@ -193,7 +193,7 @@ def test_the_minimum_is_attained_at_a_point_of_the_set(p, dtype, box):
     assert found.point is not None
     assert ball.contains(x, found.point).all()
     reached = (rows.double() * (found.point.double() - x.double()[:, None])).flatten(2).sum(-1)
-    # The value has its rounding; a point of the dtype of x may be short of the minimum by its spacing, and is rounded inwards.
+    # The value has a rounding error; a point in the dtype of x is rounded inwards and may miss the minimum by its spacing.
     spacing = 2 * torch.finfo(dtype).eps * (rows.double() * (1 + x.double()[:, None])).flatten(2).abs().sum(-1)
     tolerance = 5 * relative_rounding(18, dtype) * found.value.abs().double() + spacing
     assert bool((reached >= found.value.double() - tolerance).all())
@@ -231,15 +231,15 @@ def test_the_minimum_refuses_rows_that_do_not_fit():
 @pytest.mark.parametrize(
     "index", [2, -1, slice(1, 3), [3, 0], torch.tensor([2, 2, 1]), torch.tensor([True, False, True, True])]
 )
-def test_a_restricted_ball_is_that_of_the_examples(box, index):
+def test_a_restricted_ball_is_the_ball_of_the_chosen_examples(box, index):
     x = images()
     ball = Ball(2, torch.tensor([0.1, 0.2, 0.3, 0.4]), box)
     z = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
     part = [index % 4] if isinstance(index, int) else index
     restricted = ball.restrict(index)
     assert torch.equal(restricted.project(x[part], z[part]), ball.project(x, z)[part])
-    for mine, all_of_them in zip(restricted.bounds(x[part]), ball.bounds(x), strict=True):
-        assert torch.equal(mine, all_of_them[part])
+    for some, every in zip(restricted.bounds(x[part]), ball.bounds(x), strict=True):
+        assert torch.equal(some, every[part])
     assert restricted.with_eps(0.5).restrict([0]).bounds(x[part][:1])[0].equal(ball.bounds(x)[0][part][:1])
 
 
@@ -250,7 +250,7 @@ def test_a_wrong_index_is_refused():
         Ball(2, 0.1).restrict(torch.zeros(2))
 
 
-def test_the_key_is_json_and_tells_balls_apart():
+def test_the_key_is_json_and_different_balls_have_different_keys():
     assert Ball(2, 0.3).key() == {"p": 2.0, "eps": 0.3, "box": [0.0, 1.0]}
     assert Ball("inf", [0.5, math.inf], None).key(1) == {"p": "inf", "eps": "inf", "box": None}  # pyright: ignore[reportArgumentType]
     assert Ball(1, 0.5, (-math.inf, 0.0)).key() == {"p": 1.0, "eps": 0.5, "box": ["-inf", 0.0]}
@@ -260,7 +260,7 @@ def test_the_key_is_json_and_tells_balls_apart():
     keys = [json.dumps(ball.key(i, x)) for i in range(4)]
     assert len(set(keys)) == 4
     assert json.dumps(ball.restrict([2]).key(0, x[2:3])) == keys[2]
-    # What is the same set has the same key.
+    # Equal sets have equal keys.
     assert Ball(2, 0.3, (torch.zeros(3, 3), torch.ones(1, 1))).key(1, x) == Ball(2, 0.3).key()
     with pytest.raises(InvalidInput, match="x must be given to describe a box of tensors"):
         ball.key()

@@ -27,7 +27,7 @@ radii = st.one_of(st.sampled_from([0.0, 0.5]), st.floats(2.0**-7, 6, width=16))
 
 @st.composite
 def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows (1, 3, n), eps (1,) and rooms (1, n) in float64; coarse ones are multiples of 1/64."""
+    """Rows (1, 3, n), eps (1,) and slacks (1, n) in float64; with `coarse` multiples of 1/64."""
     n = draw(st.integers(1, 6))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
     below, above = (draw(st.lists(slacks, min_size=n, max_size=n)) for _ in range(2))
@@ -38,7 +38,7 @@ def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 def digits_like(batch: int, rows: int, size: int, dtype: torch.dtype, seed: int = 0):
-    """Images with many black and white pixels, rows with sizes of several orders, some zero and some sparse."""
+    """Images with many black and white pixels; rows of several orders of magnitude, one of them zero and one sparse."""
     generator = torch.Generator().manual_seed(seed)
     x = (1.6 * torch.rand(batch, size, generator=generator, dtype=torch.float64) - 0.3).clamp(0, 1)
     spread = torch.randn(batch, rows, size, generator=generator, dtype=torch.float64).exp()
@@ -58,7 +58,7 @@ def gain_by_program(c: np.ndarray, eps: float, below: np.ndarray, above: np.ndar
 
 
 def dual_norm(a: np.ndarray, p: float) -> float:
-    """||a||_q, with powers of numbers of at most 1."""
+    """||a||_q, computed from powers of numbers of at most 1."""
     q, size = p / (p - 1), np.abs(a).max()
     return float(size * ((np.abs(a) / size) ** q).sum() ** (1 / q)) if size > 0 else 0.0
 
@@ -66,10 +66,10 @@ def dual_norm(a: np.ndarray, p: float) -> float:
 def certified_lower_bound(
     c: np.ndarray, d: np.ndarray, eps: float, below: np.ndarray, above: np.ndarray, p: float
 ) -> float:
-    """A proof from a candidate: min <c, d> >= min over the ball of <a, d> + min over the box of <c - a, d>, for every a.
+    """A lower bound proved from a candidate: min <c, d> >= min_ball <a, d> + min_box <c - a, d> for every a.
 
-    Both sides are equal at the minimiser with a_i = c_i where d_i is not cut off and |a_i| = mu |d_i|^(p - 1) where it is, mu
-    being the multiplier of the ball, |c_i| / |d_i|^(p - 1) for every d_i that is not cut off.
+    Both sides are equal at the minimiser with a_i = c_i where d_i is not clipped and |a_i| = mu |d_i|^(p - 1) where it is, with
+    the multiplier mu of the ball, which is |c_i| / |d_i|^(p - 1) for every d_i that is not clipped.
     """
     cut = np.abs(d) >= np.where(c > 0, below, above) * (1 - 1e-14)
     bound = -eps * dual_norm(c, p)  # a = c
@@ -84,7 +84,7 @@ def certified_lower_bound(
 
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @settings(max_examples=40, deadline=None)
-@given(problem=problems(coarse=True))  # the solver takes costs below 1e-7 for zero
+@given(problem=problems(coarse=True))  # the solver treats costs below 1e-7 as zero
 def test_the_minimum_is_that_of_the_linear_program(p, problem):
     rows, eps, below, above = problem
     value, _ = linear_minimum(rows, p, eps, below, above)
@@ -98,8 +98,8 @@ def test_the_minimum_is_that_of_the_linear_program(p, problem):
 @given(problem=problems())
 def test_the_minimum_has_a_certificate_on_both_sides(p, problem):
     rows, eps, below, above = problem
-    value, offset = linear_minimum(rows, p, eps, below, above, offset=True)
-    assert offset is not None
+    value, minimisers = linear_minimum(rows, p, eps, below, above)
+    offset = minimisers()
     assert bool(((offset >= -below) & (offset <= above)).all())
     assert bool((norm(offset, p, 2) <= eps * (1 + 1e-12)).all())
     for c, d, found in zip(rows[0].numpy(), offset[0].numpy(), value[0].tolist(), strict=True):
@@ -134,8 +134,8 @@ def test_the_minimum_agrees_with_a_general_solver():
 def test_the_value_and_the_point_meet_at_convergence(p):
     x, rows = digits_like(6, 12, 200, torch.float64)
     eps = torch.tensor([0.01, 0.1, 0.5, 2.0, 10.0, 1000.0], dtype=torch.float64)
-    value, offset = linear_minimum(rows, p, eps, x, 1 - x, offset=True)
-    assert offset is not None
+    value, minimisers = linear_minimum(rows, p, eps, x, 1 - x)
+    offset = minimisers()
     torch.testing.assert_close((rows * offset).sum(-1), value, rtol=1e-11, atol=1e-14)
     assert bool((norm(offset, p, 2) <= eps[:, None] * (1 + 1e-12)).all())
     assert (value[:, 0] == 0).all()
@@ -160,12 +160,11 @@ def test_an_early_stop_is_still_a_lower_bound(p, dtype):
     exact, _ = linear_minimum(rows.double(), p, eps.double(), x.double(), (1 - x).double())
     free, _ = linear_minimum(rows.double(), p, eps.double())
     rounding = relative_rounding(200, dtype) * exact.abs()
-    values = [linear_minimum(rows, p, eps, x, 1 - x, max_iterations=steps, offset=True) for steps in (0, 1, 2, 4, 100)]
-    for value, offset in values:
-        assert offset is not None
+    values = [linear_minimum(rows, p, eps, x, 1 - x, max_iterations=steps) for steps in (0, 1, 2, 4, 100)]
+    for value, minimisers in values:
         assert bool((value.double() <= exact + rounding).all())
-        assert bool((norm(offset.double(), p, 2) <= eps[:, None] * (1 + 4 * relative_rounding(200, dtype))).all())
-    if p >= 1.5:  # a bisection has to find the scale first
+        assert bool((norm(minimisers().double(), p, 2) <= eps[:, None] * (1 + 4 * relative_rounding(200, dtype))).all())
+    if p >= 1.5:  # for smaller p a bisection finds the scale
         assert bool((values[1][0] >= free * (1 + 1e-6)).all())
     assert bool((values[0][0][:, 1:].double() < exact[:, 1:] * (1 + 1e-9)).any())
     torch.testing.assert_close(values[-1][0].double(), exact, rtol=2 * relative_rounding(200, dtype), atol=0.0)
@@ -187,8 +186,8 @@ def test_no_point_of_the_set_is_below_the_minimum(p, seed, eps, dtype):
 def test_without_a_box_it_is_the_dual_norm(p):
     _, rows = digits_like(3, 5, 20, torch.float64)
     eps = torch.tensor([0.0, 0.3, 2.0], dtype=torch.float64)
-    value, offset = linear_minimum(rows, p, eps, offset=True)
-    assert offset is not None
+    value, minimisers = linear_minimum(rows, p, eps)
+    offset = minimisers()
     torch.testing.assert_close((rows * offset).sum(-1), value, rtol=1e-13, atol=0.0)
     wide = torch.full((3, 20), math.inf, dtype=torch.float64)
     torch.testing.assert_close(linear_minimum(rows, p, eps, wide, wide)[0], value, rtol=1e-12, atol=0.0)
@@ -198,8 +197,8 @@ def test_without_a_box_it_is_the_dual_norm(p):
 def test_an_infinite_eps_leaves_the_box(p):
     below, above = torch.tensor([[0.5, math.inf, 1.0]]), torch.tensor([[0.25, 2.0, math.inf]])
     rows = torch.tensor([[[1.0, 0.0, 1.0], [-1.0, -1.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, -1e-30], [0.0, 0.0, 0.0]]])
-    value, offset = linear_minimum(rows, p, torch.tensor([math.inf]), below, above, offset=True)
-    assert offset is not None
+    value, minimisers = linear_minimum(rows, p, torch.tensor([math.inf]), below, above)
+    offset = minimisers()
     torch.testing.assert_close(value, torch.tensor([[-1.5, -3.25, -math.inf, -math.inf, 0.0]]))
     assert offset.isfinite().all()
     # Finite and infinite eps in one batch; eps = inf without a box is unbounded unless the row is zero.
@@ -230,15 +229,15 @@ def test_blocks_do_not_change_the_result(p, budget):
     x, rows = digits_like(3, 7, 50, torch.float64)
     eps = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
     before = [part.clone() for part in (x, rows, eps)]
-    whole = linear_minimum(rows, p, eps, x, 1 - x, offset=True)
+    whole, whole_minimisers = linear_minimum(rows, p, eps, x, 1 - x)
     assert all(torch.equal(now, then) for now, then in zip((x, rows, eps), before, strict=True))
-    parts = linear_minimum(rows, p, eps, x, 1 - x, offset=True, budget=budget)
-    torch.testing.assert_close(parts[0], whole[0], rtol=1e-13, atol=0.0)
-    torch.testing.assert_close(parts[1], whole[1], rtol=1e-12, atol=1e-15)
+    parts, parts_minimisers = linear_minimum(rows, p, eps, x, 1 - x, budget=budget)
+    torch.testing.assert_close(parts, whole, rtol=1e-13, atol=0.0)
+    torch.testing.assert_close(parts_minimisers(), whole_minimisers(), rtol=1e-12, atol=1e-15)
 
 
 class PeakOfTemporaries(TorchDispatchMode):
-    """The largest number of bytes at a time in tensors that were made inside and share no memory with the given ones."""
+    """The peak number of bytes in tensors that are created inside and share no memory with the given ones."""
 
     def __init__(self, *given: torch.Tensor):
         super().__init__()
@@ -264,7 +263,7 @@ def test_the_temporaries_stay_within_the_budget(p, dtype):
     eps, budget = torch.tensor([0.3, 3.0], dtype=dtype), 2**18
     with PeakOfTemporaries(x, rows, eps) as measured:
         linear_minimum(rows, p, eps, x, 1 - x, budget=budget)
-    # What belongs to the examples rather than the rows comes on top.
+    # Tensors for the examples, rather than for the rows, are not part of the budget.
     assert budget / 4 < measured.peak <= budget + 16 * x.nbytes
 
 
@@ -275,13 +274,13 @@ def test_the_gradient_is_the_minimiser(p, box):
     eps = torch.tensor([0.3, 1.0], dtype=torch.float64)
     sides = (x, 1 - x) if box else (None, None)
     rows = rows[:, 1:].clone().requires_grad_()
-    value, offset = linear_minimum(rows, p, eps, *sides, offset=True)
+    value, minimisers = linear_minimum(rows, p, eps, *sides)
+    offset = minimisers()
     weights = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0]], dtype=torch.float64)
     (value * weights).sum().backward()
-    assert offset is not None
     assert rows.grad is not None
     torch.testing.assert_close(rows.grad, offset * weights.unsqueeze(-1), rtol=1e-9, atol=1e-12)
-    # The minimum is concave in the row: a gradient lies above it everywhere.
+    # The minimum is concave in the row: every tangent lies above it.
     with torch.no_grad():
         other = rows + 0.1 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert bool(
@@ -308,7 +307,7 @@ def test_a_range_is_two_minima_with_their_gradients(p, dtype, boxed):
         lambda rows: linear_range(rows, p, eps, *slacks),
         lambda rows: (linear_minimum(rows, p, eps, *slacks)[0], -linear_minimum(-rows, p, eps, *slacks)[0]),
     ):
-        rows = c[:, 2:].clone().requires_grad_()  # at zeros there is more than one gradient
+        rows = c[:, 2:].clone().requires_grad_()  # the gradient is not unique at zero rows
         least, greatest = both(rows)
         ((least * weights[0, :, 2:]).sum() + (greatest * weights[1, :, 2:]).sum()).backward()
         found.append((least.detach(), greatest.detach(), rows.grad))
@@ -330,6 +329,6 @@ def test_a_range_over_a_box_holds_its_corners(problem):
 
 
 def test_a_range_without_end_is_infinite():
-    rows, room = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[math.inf, 1.0]])
-    least, greatest = linear_range(rows, math.inf, torch.tensor([math.inf]), room, room)
+    rows, slack = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[math.inf, 1.0]])
+    least, greatest = linear_range(rows, math.inf, torch.tensor([math.inf]), slack, slack)
     assert (float(least), float(greatest)) == (-math.inf, math.inf)

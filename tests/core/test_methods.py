@@ -96,7 +96,7 @@ def test_parse_inverts_spec(method):
 @settings(deadline=None)
 @given(a=EVERYTHING, b=EVERYTHING)
 def test_methods_are_equal_exactly_if_their_specs_are(a, b):
-    # `either` may hold 1 or 1.0 and be equal with two texts only if the annotation allows both on purpose.
+    # `either` may be 1 or 1.0, equal values with two texts, because its annotation allows both types.
     if (type(a.either), type(a.maybe)) == (type(b.either), type(b.maybe)):
         assert (a == b) == (spec(a) == spec(b))
 
@@ -122,11 +122,11 @@ def test_equal_numbers_have_one_text(kind, value, same):
          Everything(number=1, kind="b'", many=(1, 2.5), pair=(-1, "x"))),
     ],
 )  # fmt: skip
-def test_texts_that_people_write(text, method):
+def test_parse_accepts_usual_spellings(text, method):
     assert parse(text, REGISTRY) == method
 
 
-def test_an_instance_is_itself():
+def test_parse_returns_an_instance_unchanged():
     method = PGD(steps=3)
     assert parse(method, REGISTRY) is method
 
@@ -144,8 +144,8 @@ def test_an_instance_is_itself():
         ("pgd(steps=1, steps=2)", r"parameter 'steps' is given twice"),
         ("pgd(40)", r"given by name, 'parameter=value', got 'pgd\(40\)'"),
         ("pgd(**x)", r"given by name"),
-        ("pgd(steps=forty)", r"steps must be a number, inf, True.*found forty"),
-        ("pgd(steps=__import__('os').getpid())", r"steps must be a number, inf.*found __import__"),
+        ("pgd(steps=forty)", r"steps must be a number, inf, True.*got forty"),
+        ("pgd(steps=__import__('os').getpid())", r"steps must be a number, inf.*got __import__"),
         ("pgd(steps=2*20)", r"got 2 \* 20"),
         ("pgd(steps=-True)", r"got -True"),
         ("pgd(steps=b'4')", r"got b'4'"),
@@ -168,7 +168,7 @@ def test_an_instance_is_itself():
         ("mmr+at(number=" + "9" * 400 + ")", r"number of mmr\+at must be a number"),
     ],
 )  # fmt: skip
-def test_errors_name_what_is_wrong(text, message):
+def test_errors_name_parameter_rule_and_value(text, message):
     with pytest.raises(InvalidInput, match=message):
         parse(text, REGISTRY)
 

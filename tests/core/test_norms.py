@@ -18,7 +18,7 @@ vectors = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=7).map(
 
 
 def longdouble_norm(v: torch.Tensor, p: float) -> float:
-    """The definition in a longer format, for the vector divided by a power of 2 near its largest entry."""
+    """The norm by its definition in extended precision, for the vector divided by a power of 2 near its largest entry."""
     size = np.abs(v.numpy().astype(np.longdouble))
     if math.isinf(p) or size.max() == 0:
         return float(size.max())
@@ -49,14 +49,14 @@ def test_the_dual_of_the_dual_is_p(p):
 @pytest.mark.parametrize("p", P)
 @settings(max_examples=40, deadline=None)
 @given(v=vectors)
-def test_the_norm_is_its_definition(p, v):
+def test_the_norm_agrees_with_its_definition(p, v):
     assert norm(v, p).item() == pytest.approx(longdouble_norm(v, p), rel=1e-13, abs=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("power", [-120, -60, 60, 120])
 @pytest.mark.parametrize("p", P)
-def test_the_norm_neither_overflows_nor_vanishes(p, power, dtype):
+def test_the_norm_neither_overflows_nor_underflows(p, power, dtype):
     v = torch.tensor([[0.5, -1.25, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]], dtype=dtype)
     scaled = (v * 2.0**power).requires_grad_()
     found = norm(scaled, p)
@@ -67,7 +67,7 @@ def test_the_norm_neither_overflows_nor_vanishes(p, power, dtype):
     norm(base, p).sum().backward()
     assert scaled.grad is not None
     assert base.grad is not None
-    # Its dual norm is 1, which sets the scale of errors.
+    # The dual norm of the gradient is 1, which is the scale of errors.
     torch.testing.assert_close(scaled.grad, base.grad, rtol=0.0, atol=4 * min(p, 512.0) * torch.finfo(dtype).eps)
     assert (scaled.grad[2] == 0).all()
 

@@ -41,8 +41,8 @@ def test_the_projection_is_in_the_set_and_no_point_of_the_set_is_nearer(p, probl
     assert near.dtype == dtype
     assert ball.contains(x, near).all()
     assert torch.equal(ball.project(x, near), near)
-    # A point is the nearest of a convex set exactly if the set lies behind the hyperplane through it, normal to z - near. The
-    # farthest point of the set along that normal is a linear minimum: a proof, where samples could only fail to refute.
+    # A point of a convex set is the nearest one to z if and only if the set lies behind the hyperplane through the point with
+    # normal z - near. The farthest point of the set along that normal is a linear minimum, which proves optimality.
     normal = z.double() - near.double()
     wide = Ball(p, eps, box)
     farthest = -wide.minimum(x.double(), -normal.unsqueeze(1)).value[0, 0]
@@ -69,7 +69,9 @@ def test_the_projection_has_a_certificate_in_many_dimensions(p):
     farthest, _ = linear_minimum(-normal.unsqueeze(1), p, eps, below, above)
     touching = (normal * near).sum(-1)
     torch.testing.assert_close(-farthest.squeeze(1), touching, rtol=1e-11, atol=1e-12)
-    assert 5 < int((norm(near, p) > eps * (1 - 1e-9)).sum()) < 60  # both kinds of rows were there
+    assert (
+        5 < int((norm(near, p) > eps * (1 - 1e-9)).sum()) < 60
+    )  # the ball is active in some rows and inactive in others
 
 
 @pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
@@ -94,7 +96,7 @@ def test_the_projection_onto_the_cross_polytope_by_hand():
 
 @pytest.mark.parametrize("p", P)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_example_has_its_own_radius_and_infinity_is_the_box(p, dtype):
+def test_eps_is_per_example_and_infinite_eps_leaves_the_box(p, dtype):
     generator = torch.Generator().manual_seed(3)
     x = torch.rand(5, 1, 3, 3, generator=generator, dtype=dtype)
     z = 3 * torch.randn(5, 1, 3, 3, generator=generator, dtype=dtype)
@@ -109,7 +111,7 @@ def test_every_example_has_its_own_radius_and_infinity_is_the_box(p, dtype):
 @pytest.mark.parametrize("p", P)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), dtype=st.sampled_from(DTYPES), power=st.integers(-30, 10), size=st.integers(1, 40))
-def test_rounding_inwards_ends_inside_and_moves_no_farther_than_it_must(p, seed, dtype, power, size):
+def test_rounding_inwards_ends_inside_and_moves_by_little(p, seed, dtype, power, size):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(4, size, generator=generator, dtype=dtype)
     eps = 2.0**power * torch.rand(4, generator=generator, dtype=torch.float64)

@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64]
 
 @st.composite
 def labelled(draw) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (batch, classes) with ties now and then, and labels (batch,)."""
+    """Logits (batch, classes) with occasional ties, and labels (batch,)."""
     batch, classes = draw(st.integers(0, 4)), draw(st.integers(2, 6))
     values = st.sampled_from([0.0, 1.0, -2.5]) | st.floats(-1e6, 1e6)
     logits = draw(st.lists(st.lists(values, min_size=classes, max_size=classes), min_size=batch, max_size=batch))
@@ -93,7 +93,7 @@ def test_the_wider_dtype_is_used(rows_dtype, logits_dtype):
     assert stays.margin(torch.zeros(1, 3, dtype=logits_dtype)).dtype == wide
 
 
-def test_dtype_and_device_follow_the_request():
+def test_dtype_and_device_follow_the_arguments():
     y = torch.tensor([1], dtype=torch.int32)
     assert class_stays(y, 3).rows.dtype == torch.get_default_dtype()
     assert class_stays(y, 3).rows.device == y.device
@@ -123,7 +123,7 @@ def test_restrict_takes_examples(index):
         ([0], 1, r"classes must be at least 2, got 1"),
     ],
 )
-def test_labels_that_are_none(y, classes, message):
+def test_invalid_labels_are_refused(y, classes, message):
     with pytest.raises(InvalidInput, match=message):
         class_stays(torch.tensor(y), classes)
 
@@ -138,7 +138,7 @@ def test_labels_that_are_none(y, classes, message):
         ([[], []], r"targets must hold integers"),
     ],
 )
-def test_targets_that_are_none(targets, message):
+def test_invalid_targets_are_refused(targets, message):
     with pytest.raises(InvalidInput, match=message):
         against(torch.tensor([0, 1]), torch.tensor(targets), 3)
 

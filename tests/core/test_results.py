@@ -41,7 +41,7 @@ every_kind = pytest.mark.parametrize(("kind", "values"), ALL)
 
 
 def entries(result) -> dict:
-    """Comparable contents: tensors by their text, for NaN differs from itself."""
+    """Contents that can be compared: tensors as text, because NaN != NaN."""
     found = {field.name: getattr(result, field.name) for field in fields(result)}
     return {name: str(value.tolist()) if isinstance(value, torch.Tensor) else value for name, value in found.items()}
 
@@ -52,7 +52,7 @@ def test_examples_of_the_documentation_run():
     assert result.failed == 0
 
 
-def test_verdicts_are_texts_and_those_of_the_records():
+def test_verdicts_are_strings_shared_with_the_records():
     assert results.Verdict is records.Verdict
     assert [str(verdict) for verdict in Verdict] == ["robust", "vulnerable", "unknown", "misclassified"]
     assert Verdict("robust") is Verdict.ROBUST
@@ -130,7 +130,7 @@ def test_concatenate_fills_missing_witnesses():
     assert both.witness.isnan().flatten(1).all(1).tolist() == [True] * 4 + [False, True, False, True]
 
 
-def test_concatenate_refuses_nothing_and_mixtures():
+def test_concatenate_refuses_an_empty_list_and_mixed_kinds():
     with pytest.raises(InvalidInput, match="at least one, all of one kind, got none"):
         concatenate([])
     with pytest.raises(InvalidInput, match="all of one kind, got Adversarial, Distances"):
@@ -150,7 +150,7 @@ def test_concatenate_refuses_nothing_and_mixtures():
         (Distances(**DISTANCES), "Distances(4 examples, region 0.5 to inf, decision -1 to inf)"),
     ],
 )
-def test_the_text_is_short(result, text):
+def test_the_repr_is_short(result, text):
     assert repr(result) == text
 
 
@@ -158,7 +158,7 @@ def test_the_text_is_short(result, text):
 
 
 @pytest.mark.parametrize(("kind", "values"), ALL[:2])
-def test_rows_without_a_witness_are_blank(kind, values):
+def test_rows_without_a_witness_are_nan(kind, values):
     result = kind(**values)
     shown = [True, False, True, False] if kind is RadiusInterval else [False, True, False, False]
     assert result.witness.isfinite().flatten(1).all(1).tolist() == shown
@@ -194,7 +194,7 @@ def changed(values: dict, **changes) -> dict:
         ({"method": "four"}, r"method must be a list"),
     ],
 )  # fmt: skip
-def test_an_interval_that_cannot_be_is_refused(changes, message):
+def test_an_inconsistent_interval_is_refused(changes, message):
     with pytest.raises(InvalidInput, match=message):
         RadiusInterval(**changed(RADIUS, **changes))
 
@@ -212,12 +212,12 @@ def test_an_interval_that_cannot_be_is_refused(changes, message):
         ({"seconds": torch.zeros(4, 1)}, r"seconds must have shape"),
     ],
 )  # fmt: skip
-def test_a_certificate_that_cannot_be_is_refused(changes, message):
+def test_an_inconsistent_certificate_is_refused(changes, message):
     with pytest.raises(InvalidInput, match=message):
         Certificate(**changed(CERTIFICATE, **changes))
 
 
-def test_verdicts_may_be_given_as_texts():
+def test_verdicts_may_be_given_as_strings():
     assert (
         Certificate(**changed(CERTIFICATE, verdict=[str(v) for v in CERTIFICATE["verdict"]])).verdict[0]
         is Verdict.ROBUST
@@ -243,7 +243,7 @@ def test_which_is_the_mask_of_a_verdict():
         ({"x": torch.zeros(3, 2)}, r"success must have shape"),
     ],
 )  # fmt: skip
-def test_an_attack_that_cannot_be_is_refused(changes, message):
+def test_an_inconsistent_attack_result_is_refused(changes, message):
     with pytest.raises(InvalidInput, match=message):
         Adversarial(**changed(ADVERSARIAL, **changes))
 
@@ -263,7 +263,7 @@ def test_distances_of_another_shape_are_refused_and_gradients_pass():
 @settings(deadline=None)
 @given(lower=st.floats(0, 1e30), factor=st.floats(0, 1e-2))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-4)])
-def test_meets_is_the_rule(dtype, tolerance, lower, factor):
+def test_meets_implements_the_rule_of_exact(dtype, tolerance, lower, factor):
     low = torch.tensor([lower], dtype=dtype)
     high = (low.double() * (1 + factor)).to(dtype)
     expected = high.item() <= low.item() * (1 + tolerance)
@@ -283,7 +283,7 @@ def test_the_tolerance_depends_on_the_dtype(dtype, gap, met):
     assert meets(torch.tensor([2.0], dtype=dtype), torch.tensor([2 * (1 + gap)], dtype=dtype)).item() == met
 
 
-def test_the_ends_of_the_scale_meet_themselves():
+def test_zero_and_infinity_meet_themselves():
     ends = torch.tensor([0.0, INF])
     assert meets(ends, ends).tolist() == [True, True]
     assert meets(torch.zeros(1), torch.tensor([1e-30])).tolist() == [False]

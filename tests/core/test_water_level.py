@@ -15,7 +15,7 @@ columns = st.lists(st.tuples(positive, st.one_of(st.just(0.0), st.floats(0.0, 2.
 
 
 def exact_level(widths: list[float], caps: list[float]) -> Fraction | float:
-    """The level in rational arithmetic: columns fill in the order of their turns."""
+    """The level in rational arithmetic: columns reach their caps in the order of y / w."""
     order = sorted(
         zip(map(Fraction, widths), map(Fraction, caps), strict=True), key=lambda column: column[1] / column[0]
     )
@@ -35,9 +35,9 @@ def levels(table: list, dtype: torch.dtype, max_iterations: int = 64) -> float:
 
 @settings(max_examples=300, deadline=None)
 @given(table=columns)
-def test_the_level_is_the_rational_one(table):
+def test_the_level_agrees_with_rational_arithmetic(table):
     expected = exact_level(*zip(*table, strict=True))
-    # At most 1e-11 of the water may be missing; where no slope is left, that is any level.
+    # The residual may be at most 1e-11; without a slope every level satisfies that.
     found = levels(table, torch.float64)
     water = sum(min(Fraction(found) * Fraction(w), Fraction(y)) for w, y in table) if math.isfinite(found) else 0
     if expected == math.inf:
@@ -55,7 +55,7 @@ def test_an_early_stop_is_never_above_the_level(table, steps):
     assert levels(table, torch.float64, steps) <= levels(table, torch.float64, steps + 1)
 
 
-def test_rows_that_finish_at_different_times_do_not_disturb_each_other():
+def test_rows_are_independent_of_the_other_rows():
     generator = torch.Generator().manual_seed(0)
     widths = torch.rand(50, 40, generator=generator, dtype=torch.float64).pow(4).clamp_(min=1e-9)
     caps = torch.rand(50, 40, generator=generator, dtype=torch.float64) * torch.logspace(-3, 1, 50)[:, None]
@@ -66,7 +66,7 @@ def test_rows_that_finish_at_different_times_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize("q", [1.0, 1.5, 2.0, 3.0, 20.0, 22.0, 101.0, 4001.0])
-def test_the_filling_scale_fills_the_basin_at_every_power(q):
+def test_the_filling_scale_solves_its_equation_for_every_power(q):
     generator = torch.Generator().manual_seed(1)
     c = torch.randn(40, 12, generator=generator, dtype=torch.float64)
     c /= c.abs().amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Small archives in the official layouts, and specs that take them for the real ones."""
+"""Small archives in the official layouts, and specs that accept them as the official ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_idx(folder: Path, arrays: Arrays) -> dict[str, Path]:
 
 
 class _Python2(pickle._Pickler):
-    """Writes text and bytes alike as Python 2's strings, which is what the official batches hold."""
+    """Pickle text and bytes as Python 2 strings, as in the official batches."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
@@ -103,7 +103,7 @@ def write_tar(path: Path, members: Mapping[str, bytes]) -> None:
 
 
 def cifar_members(arrays: Arrays) -> dict[str, bytes]:
-    """The archive's members: five batches of equal size, the test batch, and two that nobody needs."""
+    """The archive's members: five batches of equal size, the test batch, and two unused members."""
     members = {"cifar-10-batches-py/readme.html": b"<html>", "cifar-10-batches-py/batches.meta": b"not read"}
     fifths = zip(np.split(arrays["x_train"], 5), np.split(arrays["y_train"], 5), strict=True)
     for number, (x, y) in reversed(list(enumerate(fifths, start=1))):

@@ -1,4 +1,4 @@
-"""A web server on this machine whose every address behaves as told."""
+"""A local web server with a configurable answer for every path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Looks up what to do for a path, and writes down what was asked for."""
+    """Answer requests as configured for their path, and record them."""
 
     server: Server
 

@@ -1,4 +1,4 @@
-"""CIFAR-10's pickles in a tar: read right, and never trusted."""
+"""CIFAR-10's pickles in a tar: read correctly, without executing code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def broken_batches() -> dict[str, tuple[bytes, str]]:
         "not a dictionary": (python2_pickle([1, 2]), "is not a batch"),
         "no data": (python2_pickle({"labels": labels}), "is not a batch"),
         "no labels": (python2_pickle({"data": rows}), "is not a batch"),
-        "list of data": (python2_pickle({"data": [0] * 4, "labels": labels}), "must be uint8 .* found list"),
+        "list of data": (python2_pickle({"data": [0] * 4, "labels": labels}), "must be uint8 .* got list"),
         "other width": (python2_pickle({"data": rows[:, 1:], "labels": labels}), r"got uint8 \(4, 3071\)"),
         "flat": (python2_pickle({"data": rows.ravel(), "labels": labels}), r"got uint8 \(12288,\)"),
         "floats": (python2_pickle({"data": rows.astype(np.float32), "labels": labels}), "got float32"),
@@ -99,7 +99,7 @@ def broken_batches() -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("case", broken_batches())
-def test_broken_batches_are_named(case: str, arrays: Arrays, tmp_path: Path) -> None:
+def test_damaged_batches_are_named(case: str, arrays: Arrays, tmp_path: Path) -> None:
     content, message = broken_batches()[case]
     write_tar(tmp_path / ARCHIVE, cifar_members(arrays) | {FIRST: content})
     with pytest.raises(DamagedData, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Downloads from a server that does everything wrong: the official file arrives, or nothing stays behind."""
+"""Downloads from faulty servers: the official file arrives, or no file is left."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_silence_times_out(server: Server, tmp_path: Path) -> None:
     release.set()
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_connection_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -251,7 +251,7 @@ def test_killed_half_way(server: Server, tmp_path: Path) -> None:
     process.kill()
     process.wait(30)
     release.set()
-    # Nothing can tidy up after SIGKILL, but what is left is not taken for the file, and goes once it is clearly nobody's.
+    # After SIGKILL a temporary file stays; it is not used as the archive and is deleted once it is old.
     assert part.name != "file.gz"
     past = time.time() - ABANDONED_SECONDS - 60
     os.utime(part, (past, past))

@@ -1,4 +1,4 @@
-"""Dataset: tensors in [0, 1] that are exactly the stored bytes, made only when asked for."""
+"""Dataset: tensors in [0, 1] that are exactly the stored bytes, created at first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relucert.data import SPECS, Dataset, dataset
 
 
 class Reader:
-    """Hands out arrays and remembers which were asked for."""
+    """Return arrays and record which were requested."""
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
@@ -52,7 +52,7 @@ def test_every_level_is_correctly_rounded() -> None:
     assert data.x_test.max() == 1.0
 
 
-def test_only_what_is_asked_for_is_read_and_converted_once() -> None:
+def test_arrays_are_read_and_converted_once_at_first_use() -> None:
     reader = Reader(random_arrays("mnist", train=4, test=2))
     data = Dataset(SPECS["mnist"], reader)
     assert repr(data) == "Dataset(mnist: 60000 + 10000 of 1x28x28, 10 classes)"

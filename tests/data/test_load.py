@@ -208,12 +208,12 @@ def test_download_of_another_file(hosted, name: str, server: Server, tmp_path: P
     with pytest.raises(DamagedData, match=f"{last} could not be downloaded: the file offered is not") as caught:
         dataset(name, tmp_path / "data")
     assert f"Put these files into {tmp_path / 'data' / name}" in str(caught.value)
-    # Those that arrived whole stay, so that the next attempt is shorter.
+    # Complete downloads are kept, so that the next attempt is shorter.
     assert listing(tmp_path / "data") == sorted(f"{name}/{file}" for file in files if file != last)
 
 
 def test_without_network_the_message_says_what_to_do(name: str, official, tmp_path: Path) -> None:
-    """The official small spec points to a port where nobody listens."""
+    """The official small spec points to a port without a server."""
     folder = tmp_path / "data"
     with pytest.raises(MissingData) as caught:
         dataset(name, folder)

@@ -1,4 +1,4 @@
-"""d_B and d_D: against walks along many directions, programs over each face, and their definitions."""
+"""d_B and d_D against line searches in many directions, programs over each facet, and their definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oracles import polytope_distance, small_fc
 from relucert.core.errors import InvalidInput, WrongMode
 from relucert.core.norms import dual, norm
 from relucert.core.results import Distances
-from relucert.geometry.distances import decision_distances, distances, face_distances, nearest_faces
+from relucert.geometry.distances import boundary_distances, decision_distances, distances, nearest_hyperplanes
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network, randomised
@@ -23,13 +23,13 @@ norms = pytest.mark.parametrize("p", PS)
 names = pytest.mark.parametrize("name", NETWORKS)
 
 
-def walk(net: Network, x: Tensor, directions: Tensor, far: float = 20.0) -> Tensor:
-    """How far the pattern of x (1, *input) stays the same along every direction, by bisection."""
+def pattern_change(net: Network, x: Tensor, directions: Tensor, far: float = 20.0) -> Tensor:
+    """The distance along every direction at which the pattern of x (1, *input) changes, by bisection."""
 
     def same(t: Tensor) -> Tensor:
         points = x + t.reshape(-1, *(1,) * (x.dim() - 1)) * directions
         pairs = zip(net.preactivations(points), net.pattern(x), net.switches, strict=True)
-        # The pattern of x still gives the nodes' own values: ties among the dead are no change.
+        # Compare values, not patterns: ties among dead units are not a change.
         gaps = [
             (node.op.apply(v) - node.op.linear(v, p.expand(len(v), *p.shape[1:]))).abs().flatten(1).amax(1)  # type: ignore[union-attr]
             for v, p, node in pairs
@@ -58,7 +58,7 @@ def test_no_direction_leaves_the_region_before(name: str, p: float) -> None:
     for i in range(len(x)):
         directions = torch.randn(60, *net.input_shape, generator=generator, dtype=torch.float64)
         directions /= norm(directions, p).reshape(-1, *(1,) * (x.dim() - 1))
-        assert float(walk(net, x[i : i + 1], directions).min()) >= float(found[i]) * (1 - 1e-6)
+        assert float(pattern_change(net, x[i : i + 1], directions).min()) >= float(found[i]) * (1 - 1e-6)
 
 
 @norms
@@ -73,7 +73,7 @@ def test_some_direction_leaves_the_region_there(p: float) -> None:
     directions = torch.cat([directions, corners])
     directions /= norm(directions, p)[:, None]
     for i in range(len(x)):
-        assert float(walk(net, x[i : i + 1], directions).min()) == pytest.approx(float(found[i]), rel=1e-2)
+        assert float(pattern_change(net, x[i : i + 1], directions).min()) == pytest.approx(float(found[i]), rel=1e-2)
 
 
 @norms
@@ -115,7 +115,7 @@ def test_classes_with_equal_rows(p: float) -> None:
     region = LinearRegion.at(net, x)
     y = torch.zeros(2, dtype=torch.long)
     found = decision_distances(region, net(x), y, p)
-    # Itself, a class that always loses, one that always wins, a tie everywhere.
+    # The class y, a class with constant positive margin, one with constant negative margin, and one with margin 0.
     expected = torch.tensor([math.inf, math.inf, -math.inf, 0.0], dtype=torch.float64)
     assert torch.equal(found.detach(), expected.expand(2, 4))
     for box in (None, (0.0, 1.0)):
@@ -136,15 +136,15 @@ def test_dead_directions_are_infinitely_far(p: float) -> None:
     net = Network(module.double(), (2,)).eval()
     x = inputs(net, 2)
     region = LinearRegion.at(net, x)
-    far = face_distances(region, region.margins(x), p).detach()
-    # The unit without a weight, and the layer behind the dead one, even where it is exactly zero.
+    far = boundary_distances(region, region.margins(x), p).detach()
+    # The unit with zero weights, and the layer after the dead one, even with margin 0.
     assert far.isinf().tolist() == [[True, False, False, True, True, True]] * 2
     found = distances(net, x, p=p, box=(0.0, 1.0))
     assert bool(found.region.isinf().all())  # and the others are not met in the box
 
 
 def finite_sum(found: Distances) -> Tensor:
-    """The sum of all distances but the infinite ones, which have no gradient."""
+    """The sum of all finite distances."""
     return sum((part[part.isfinite()].sum() for part in (found.region, found.decision)), torch.zeros(()))
 
 
@@ -160,7 +160,7 @@ def test_gradients_are_finite(name: str, p: float) -> None:
     slopes = torch.autograd.grad(total, weights, allow_unused=True, materialize_grads=True)
     assert all(bool(slope.isfinite().all()) for slope in slopes)
     assert any(bool((slope != 0).any()) for slope in slopes)
-    # Away from kinks the gradient is that of the value: a small step changes it by that much.
+    # Away from kinks the gradient agrees with a finite difference.
     generator = torch.Generator().manual_seed(5)
     direction = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
     step = 1e-7
@@ -181,7 +181,7 @@ def test_gradients_are_finite(name: str, p: float) -> None:
 
 @norms
 @pytest.mark.parametrize("name", ["fc", "fc deep", "zero bias", "dead windows"])
-def test_box_distances_are_programs_over_every_face(name: str, p: float) -> None:
+def test_box_distances_agree_with_programs_over_every_hyperplane(name: str, p: float) -> None:
     net = network(name)
     x = inputs(net, 3, seed=4)
     y = net.predict(x)
@@ -203,7 +203,7 @@ def test_box_distances_are_programs_over_every_face(name: str, p: float) -> None
             row, margin = rows[i, j].numpy(), float(margins[i, j])
             if math.isfinite(margin) and np.abs(row).max() > 0:
                 best = min(best, polytope_distance(np.vstack([sides, -row]), np.append(limits, margin), p))
-        # All other faces are farther away even without the box.
+        # All other hyperplanes are farther away even without the box.
         assert best <= float(apart[order[12:]].min()) if len(order) > 12 else math.isfinite(best)
         assert float(boxed.region[i]) == pytest.approx(best, rel=1e-7)
 
@@ -225,7 +225,7 @@ def test_bad_input() -> None:
 
 @norms
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])
-def test_pieces_under_a_budget_are_the_whole(p: float, box: tuple[float, float] | None) -> None:
+def test_a_small_budget_does_not_change_the_result(p: float, box: tuple[float, float] | None) -> None:
     net = network("cnn")
     x, y = inputs(net, 9), torch.arange(9) % 3
     with torch.no_grad():
@@ -235,15 +235,15 @@ def test_pieces_under_a_budget_are_the_whole(p: float, box: tuple[float, float] 
 
 
 @norms
-def test_the_nearest_faces_come_in_order_with_their_units(p: float) -> None:
+def test_the_nearest_hyperplanes_are_sorted_by_distance(p: float) -> None:
     net = network("max pool")
     x = inputs(net, 4)
     region = LinearRegion.at(net, x)
     margins = region.margins(x)
-    every = face_distances(region, margins, p)
-    nearest, places = nearest_faces(region, margins, p, 7)
+    every = boundary_distances(region, margins, p)
+    nearest, places = nearest_hyperplanes(region, margins, p, 7)
     assert torch.equal(nearest, every.sort(1).values[:, :7])
     assert torch.equal(every.gather(1, places), nearest)
     assert torch.allclose(nearest[:, 0], distances(net, x, p=p).region)
     with pytest.raises(InvalidInput, match=r"k must lie in 1\.\."):
-        nearest_faces(region, margins, p, 0)
+        nearest_hyperplanes(region, margins, p, 0)

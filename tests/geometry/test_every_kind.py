@@ -40,7 +40,7 @@ class Residual(nn.Module):
 
 
 def conv(*behind: nn.Module, bias: bool = True) -> nn.Sequential:
-    """A convolution with 4 units on 4 pixels, what comes behind it, and 3 classes."""
+    """A convolution with 4 units on 4 pixels, further layers, and 3 classes."""
     return nn.Sequential(nn.Conv2d(1, 2, (1, 2), bias=bias), *behind)
 
 
@@ -49,7 +49,7 @@ def head(size: int, activation: Callable[[], nn.Module] = nn.ReLU, bias: bool = 
 
 
 def dead() -> nn.Module:
-    """Convolution, ReLU, max pool: the first channel sleeps near zero, and its windows have no winner."""
+    """Convolution, ReLU, max pool: the first channel is dead near zero, so the maxima of its windows are ties."""
     module = randomised(conv(nn.ReLU(), nn.MaxPool2d((2, 1)), *head(2)), 5)
     with torch.no_grad():
         module[0].weight[0].abs_()  # type: ignore[index, operator]
@@ -100,7 +100,7 @@ def test_intervals_hold_the_truth(kind: str, p: float, box: Any) -> None:
     lower = torch.zeros(2, dtype=torch.float64)
     for regions in (1, 5, None):
         found = check(kind, p, box, regions)
-        # Without a limit other programs are asked, and facets are widened for rounding within other radii.
+        # Without a limit other programs run, and facets are widened for other radii.
         assert bool((found >= lower * (1 - 1e-8)).all())
         lower = found
 
@@ -119,7 +119,7 @@ def test_intervals_hold_the_truth_for_every_limit(kind: str, p: float, box: Any)
 @norms
 @kinds
 def test_distances_are_those_of_programs(kind: str, p: float, box: Any) -> None:
-    """d_B is the distance to the nearest part of a face in region and box, d_D that to a decision hyperplane in the box."""
+    """d_B is the distance to the nearest facet in the box, d_D the distance to the nearest decision hyperplane in the box."""
     net, x = kind_of(kind)
     y = net.predict(x)
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_distances_are_those_of_programs(kind: str, p: float, box: Any) -> None:
 
 
 def test_no_change_anywhere() -> None:
-    """In a box all is proved; without one rows that only rounding keeps from being parallel leave a huge, honest bound."""
+    """In a box everything is proved; without a box, rows that are parallel up to rounding leave a huge finite bound."""
     net = Network(randomised(Residual(), 3).double(), (1, 2, 2)).eval()
     x = inputs(net, 2, seed=2)
     assert piecewise_distance(net, x[:1], int(net.predict(x)[0]), 2, UNIT) == math.inf

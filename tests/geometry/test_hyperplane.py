@@ -12,7 +12,7 @@ from scipy.optimize import linprog, minimize
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import dual, norm
-from relucert.geometry.hyperplane import free_distance, hyperplane_distance
+from relucert.geometry.hyperplane import free_distance, hyperplane_distance, hyperplane_projection
 
 P = [1.0, 1.02, 1.5, 2.0, 3.0, 40.0, math.inf]
 DTYPES = [torch.float32, torch.float64]
@@ -22,7 +22,7 @@ pixels = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=16, allow_
 
 @st.composite
 def problems(draw, coarse: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64; coarse ones are multiples of 1/64."""
+    """x (1, n), rows (1, 3, n) and margins (1, 3) in float64; with `coarse` multiples of 1/64."""
     n = draw(st.integers(1, 6))
     x = draw(st.lists(pixels, min_size=n, max_size=n))
     rows = [draw(st.lists(numbers, min_size=n, max_size=n)) for _ in range(3)]
@@ -56,7 +56,7 @@ def distance_by_program(x: np.ndarray, w: np.ndarray, m: float, p: float) -> flo
 
 
 def certified_distance(x: np.ndarray, w: np.ndarray, m: float, d: np.ndarray, p: float) -> float:
-    """A proof from a candidate d: ||u||_q ||z - x||_p >= <u, z - x> = -t m + <u - t w, z - x> for every u and t.
+    """A lower bound proved from a candidate d: ||u||_q ||z - x||_p >= <u, z - x> = -t m + <u - t w, z - x> for every u and t.
 
     The last term is at least its minimum over the box. At the optimum u is the gradient of the norm at d, and t w wherever d is
     not cut off by the box.
@@ -90,7 +90,7 @@ def test_the_distance_is_that_of_the_linear_program(p, problem):
 @given(problem=problems())
 def test_the_distance_is_proved_and_attained(p, problem):
     x, rows, margin = problem
-    found = hyperplane_distance(x, rows, margin, p, box=(0, 1), point=True)
+    found = hyperplane_projection(x, rows, margin, p, box=(0, 1))
     assert found.point is not None
     assert bool(((found.point >= 0) & (found.point <= 1)).all())
     assert bool((found.distance >= found.free).all())
@@ -135,7 +135,7 @@ def test_the_minimum_over_the_ball_of_that_radius_just_reaches_the_hyperplane(p)
     for row in range(rows.shape[1]):
         value = Ball(p, found.distance[:, row]).minimum(x, rows[:, row]).value
         torch.testing.assert_close(value, -margin[:, row], rtol=1e-9, atol=0.0)
-    # The half space behind it is as far, and the other side of the hyperplane is the mirror image.
+    # The distance to the half space beyond is the same, also after mirroring the hyperplane.
     mirrored = hyperplane_distance(x, -rows, -margin, p, box=(0, 1))
     torch.testing.assert_close(mirrored.distance, found.distance, rtol=1e-13, atol=0.0)
 
@@ -177,7 +177,7 @@ def test_an_early_stop_is_between_the_free_and_the_true_distance(p):
 @pytest.mark.parametrize("p", P)
 def test_without_a_box_it_is_the_margin_over_the_dual_norm(p):
     x, rows, margin = random_problem(torch.float64)
-    found = hyperplane_distance(x, rows, margin, p, point=True)
+    found = hyperplane_projection(x, rows, margin, p)
     torch.testing.assert_close(found.distance, margin.abs() / norm(rows, dual(p), 2), rtol=1e-11, atol=0.0)
     assert torch.equal(found.distance, found.free)
     assert found.point is not None
@@ -197,7 +197,7 @@ def test_zero_rows_zero_margins_and_hyperplanes_out_of_reach(p, box, dtype):
     x = torch.tensor([[0.0, 0.5]], dtype=dtype)
     rows = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]], dtype=dtype)
     margin = torch.tensor([[1.0, 0.0, 0.0, 0.25, 0.5, -0.75]], dtype=dtype)
-    found = hyperplane_distance(x, rows, margin, p, box, point=True)
+    found = hyperplane_projection(x, rows, margin, p, box)
     expected = [math.inf, 0.0, 0.0, 0.25 if box is None else math.inf, 0.5, 0.75 if box is None else math.inf]
     torch.testing.assert_close(found.distance, torch.tensor([expected], dtype=dtype), rtol=1e-6, atol=0.0)
     assert found.point is not None
@@ -220,16 +220,15 @@ def test_the_distance_does_not_depend_on_the_scale_of_the_row(p, power, dtype):
 def test_blocks_and_boxes_of_tensors_do_not_change_the_result(p):
     x, rows, margin = random_problem(torch.float64, size=20)
     before = [part.clone() for part in (x, rows, margin)]
-    whole = hyperplane_distance(x, rows, margin, p, box=(0, 1), point=True)
+    whole = hyperplane_projection(x, rows, margin, p, box=(0, 1))
     assert all(torch.equal(now, then) for now, then in zip((x, rows, margin), before, strict=True))
     shape = (4, 12, 5, 2, 2)
-    parts = hyperplane_distance(
+    parts = hyperplane_projection(
         x.reshape(4, 5, 2, 2),
         rows.reshape(shape),
         margin,
         p,
         (torch.zeros(2, 2), torch.ones(4, 5, 1, 1)),
-        point=True,
         budget=1,
     )
     torch.testing.assert_close(parts.distance, whole.distance, rtol=1e-13, atol=0.0)
@@ -237,7 +236,7 @@ def test_blocks_and_boxes_of_tensors_do_not_change_the_result(p):
     torch.testing.assert_close(parts.point, whole.point.reshape(shape), rtol=1e-12, atol=1e-14)
 
 
-def test_the_free_distance_has_gradients_also_beside_dead_units():
+def test_the_free_distance_has_gradients_also_with_zero_rows():
     margin = torch.tensor([2.0, -3.0, 0.0, 1.0], requires_grad=True)
     length = torch.tensor([4.0, 1.5, 0.0, 0.0], requires_grad=True)
     distance = free_distance(margin, length)

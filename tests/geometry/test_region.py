@@ -1,4 +1,4 @@
-"""On its region a network is V z + a, and the region is where all faces' functionals are >= 0."""
+"""On its region a network is V z + a, and the region is where all functionals of its hyperplanes are >= 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ names = pytest.mark.parametrize("name", NETWORKS)
 
 
 def inside(net: Network, x: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Points of the regions of x with the places of their x: random steps, halved until the pattern is that of x."""
+    """Points of the regions of x and the indices of x: random steps, halved until the pattern is that of x."""
     generator = torch.Generator().manual_seed(seed)
     index = torch.arange(len(x)).repeat(count)
     step = 4 * torch.randn(len(index), *x.shape[1:], generator=generator, dtype=torch.float64)
@@ -47,7 +47,7 @@ def test_contains_exactly_the_points_with_the_pattern(name: str) -> None:
     region = LinearRegion.at(net, x).restrict(index)
     assert bool(region.contains(z).all())
     assert bool((region.margins(z) >= 0).all())
-    # Anything else has another pattern or lies on the border; ties among the dead are no difference.
+    # Other points have another pattern or lie on the boundary; ties among dead units do not count.
     generator = torch.Generator().manual_seed(1)
     away = x[index] + 0.5 * torch.randn(z.shape, generator=generator, dtype=torch.float64)
     values, logits = region.values(away)
@@ -64,7 +64,7 @@ def test_contains_exactly_the_points_with_the_pattern(name: str) -> None:
 
 
 @names
-def test_pull_is_the_adjoint_of_push(name: str) -> None:
+def test_backward_propagation_is_the_adjoint_of_forward(name: str) -> None:
     net = network(name)
     x = inputs(net, 3)
     region = LinearRegion.at(net, x)
@@ -81,7 +81,7 @@ def test_pull_is_the_adjoint_of_push(name: str) -> None:
 @names
 def test_rounding_errors_are_bounded(name: str) -> None:
     exact, net = network(name), network(name, torch.float32)
-    # The same numbers in both, so that the difference is rounding alone.
+    # The same weights in both dtypes, so that the difference is rounding error only.
     exact.load_state_dict({key: value.double() for key, value in net.state_dict().items()})
     x = inputs(net, 20)
     generator = torch.Generator().manual_seed(3)
@@ -96,18 +96,18 @@ def test_rounding_errors_are_bounded(name: str) -> None:
         for place in places:
             gap = (values[place].double() - truth[place]).abs()
             assert bool((gap <= errors[place].double()).all()), net.graph[place].name
-            # And it is no empty promise: small against the largest value on the way.
+            # The bound is useful: small compared to the largest intermediate value.
             largest = max(float(value.abs().max()) for value in truth.values())
             assert float(errors[place].max()) <= 1e-3 * largest
 
 
 @names
-def test_faces_are_the_functionals_of_their_margins(name: str) -> None:
+def test_functionals_give_the_margins(name: str) -> None:
     net = network(name)
     x = inputs(net, 3)
     region = LinearRegion.at(net, x)
     if region.count == 0:
-        pytest.skip("a network without switches has no faces")
+        pytest.skip("a network without switches has no hyperplanes")
     margins = region.margins(x)
     assert margins.shape == (3, region.count)
     assert bool((margins >= 0).all())
@@ -119,7 +119,7 @@ def test_faces_are_the_functionals_of_their_margins(name: str) -> None:
     along = (rows * d[:, None]).flatten(2).sum(2)
     finite = margins.gather(1, places).isfinite()
     torch.testing.assert_close(change[finite], along[finite], rtol=1e-10, atol=1e-10)
-    # Only comparisons of a winner with itself or the padding have none: at least one in every window of a max pool.
+    # Only comparisons of a maximum with itself or with padding are void: at least one in every window of a max pool.
     windows = sum(faces.count // faces.windows.shape[1] for faces in region.faces if faces.node.kind != "relu")
     assert bool(((~finite).sum(1) >= windows).all())
     assert bool(finite.all()) == (windows == 0)

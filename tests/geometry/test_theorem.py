@@ -17,7 +17,7 @@ from relucert.attacks.problem import attack
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
-from relucert.geometry.exploration.neighbours import Exploration
+from relucert.geometry.exploration.neighbours import HyperplaneSearch
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius
@@ -56,7 +56,7 @@ def test_float32(name: str, p: float) -> None:
     net = tiny(name, torch.float32)
     x = inputs(net, 2)
     y = net.predict(x)
-    # The truth is about the float32 numbers, in real arithmetic.
+    # The true distance is that of the float32 weights in real arithmetic.
     exact = tiny(name)
     exact.load_state_dict({key: value.double() for key, value in net.state_dict().items()})
     truth = [mip_distance(exact, x[i : i + 1].double(), int(y[i]), p, UNIT) for i in (0, 1)]
@@ -133,7 +133,7 @@ def test_no_change_anywhere_is_infinite() -> None:
     assert found.witness is None or bool(found.witness.isnan().all())
 
 
-def test_a_tie_is_no_distance() -> None:
+def test_a_tie_has_distance_zero() -> None:
     module = nn.Sequential(nn.Linear(2, 2)).double()
     with torch.no_grad():
         module[0].weight.copy_(torch.eye(2))  # type: ignore[operator]
@@ -143,7 +143,7 @@ def test_a_tie_is_no_distance() -> None:
     assert found.lower.tolist() == [0.0]
 
 
-def test_a_box_of_tensors_and_pieces_of_a_batch() -> None:
+def test_a_box_of_tensors_and_a_split_batch() -> None:
     net = network("cnn")
     x = inputs(net, 5)
     low, high = (x - 0.1).clamp(min=0).amin(0), (x + 0.1).clamp(max=1).amax(0)
@@ -195,12 +195,12 @@ def test_bad_input() -> None:
 def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     net = network("fc", dtype)
     x = inputs(net, 4)
-    run = Exploration.run
+    run = HyperplaneSearch.run
 
-    def wrong(self: Exploration) -> None:
+    def wrong(self: HyperplaneSearch) -> None:
         run(self)
         self.lower += 1.0
 
-    monkeypatch.setattr(Exploration, "run", wrong)
+    monkeypatch.setattr(HyperplaneSearch, "run", wrong)
     with pytest.raises(Contradiction, match="exceeds the distance"):
         radius(net, x, method=Region(regions=5))

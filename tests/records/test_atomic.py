@@ -101,7 +101,7 @@ def test_a_missing_folder_is_named_with_the_reason(tmp_path):
 
 
 def test_an_unwritable_folder_is_named_with_the_reason(tmp_path, monkeypatch):
-    # The superuser may write everywhere, so the system's answer is played back instead of asked for.
+    # The superuser may write everywhere, so the error of the system is simulated.
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -110,7 +110,7 @@ def test_an_unwritable_folder_is_named_with_the_reason(tmp_path, monkeypatch):
         write_atomically(tmp_path / "file", b"")
 
 
-def test_a_folder_in_the_place_of_the_target_is_an_error(tmp_path):
+def test_a_folder_at_the_target_path_is_an_error(tmp_path):
     (tmp_path / "file").mkdir()
     with pytest.raises(FileAccessError, match="file cannot be written"):
         write_atomically(tmp_path / "file", b"")
@@ -172,7 +172,7 @@ class Broken(io.FileIO):
         raise OSError(5, "Input/output error")
 
 
-def test_nothing_follows_a_part_that_cannot_be_taken_back(tmp_path):
+def test_nothing_is_appended_after_a_part_that_cannot_be_removed(tmp_path):
     file = AppendFile(tmp_path / "file")
     file._file = Broken(tmp_path / "file", "ab")
     with pytest.raises(FileAccessError, match="Input/output error"):

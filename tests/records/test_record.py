@@ -112,8 +112,8 @@ def test_resealing_nothing_changes_nothing():
     ("changes", "error", "message"),
     [
         ({"schema": 4}, InvalidInput, r"schema must be at most 3, got 4"),
-        ({"schema": 4, "news": 3}, InvalidInput, r"schema must be at most 3, got 4"),
-        ({"news": 3}, DamagedData, r"wrong fields: news"),
+        ({"schema": 4, "extra": 3}, InvalidInput, r"schema must be at most 3, got 4"),
+        ({"extra": 3}, DamagedData, r"wrong fields: extra"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
         ({"index": 8}, DamagedData, r"key must be"),
@@ -166,7 +166,7 @@ def test_key_and_equality_depend_on_the_right_fields(field):
 
 
 def test_the_key_never_changes_between_versions():
-    # Stores on disk are keyed by it: this value must stay.
+    # Existing stores are keyed by it: this value must not change.
     assert example().key == "3e406602b489250d171526fab67f4267"
 
 
@@ -179,7 +179,7 @@ def test_equal_balls_have_one_key(p, box):
     assert ball_fields(**ball_fields(p, 0.5, box)) == ball_fields(p, 0.5, box)
 
 
-def test_boxes_of_arrays_are_told_apart():
+def test_different_boxes_of_arrays_have_different_keys():
     low, high = torch.zeros(2, 3), torch.ones(2, 3)
     boxes = [
         (low, high),

@@ -64,7 +64,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def no_fsync(monkeypatch):
-    # What a kill leaves does not depend on fsync, and thousands of them are slow.
+    # The effect of a kill does not depend on fsync, which is slow.
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
@@ -235,7 +235,7 @@ def test_lines_cut_at_every_byte_beside_whole_arrays(tmp_path, no_fsync, monkeyp
 
 
 def test_arrays_cut_at_every_byte_beside_whole_lines(tmp_path, no_fsync, monkeypatch):
-    # Only the death of the machine does this. Records whose arrays are lost are there, count as not done, and heal.
+    # Only a crash of the machine does this. Records with lost arrays count as not done and are restored by appending.
     lines, arrays = history(tmp_path, 3, monkeypatch)[-1]
     kill_and_resume(tmp_path, [(lines, cut) for cut in range(arrays + 1)], 3, arrays_lost=True)
 
@@ -369,7 +369,7 @@ def test_a_writer_that_failed_to_open_or_was_closed_lets_others_in(tmp_path):
     fill(path, [0])
 
 
-# Damage that no kill can do.
+# Damage other than by a kill.
 
 
 def test_a_garbled_line_in_the_middle_is_an_error_and_never_repaired(tmp_path):
@@ -416,7 +416,7 @@ def test_damaged_arrays_are_an_error_and_never_repaired(tmp_path):
 def test_a_line_of_a_newer_version_is_named(tmp_path):
     path = tmp_path / "a.jsonl"
     fill(path, [0])
-    body = '{"schema":4,"news":1'
+    body = '{"schema":4,"extra":1'
     newer = f'{body},"check":"{records._check(body)}"}}\n'.encode()
     path.write_bytes(path.read_bytes() + newer)
     with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 3, got 4"):
@@ -502,7 +502,7 @@ def test_arrays_reach_the_disk_before_the_lines_that_refer_to_them(tmp_path, mon
 
 
 @needs_proc
-def test_the_disk_is_asked_once_in_a_while_and_at_the_end(tmp_path, monkeypatch):
+def test_syncs_happen_at_intervals_and_at_the_end(tmp_path, monkeypatch):
     now = 0.0
     monkeypatch.setattr(store_module.time, "monotonic", lambda: now)
     RecordStore(tmp_path / "a.jsonl", writable=True).close()
@@ -518,7 +518,7 @@ def test_the_disk_is_asked_once_in_a_while_and_at_the_end(tmp_path, monkeypatch)
     assert calls == ["a.jsonl"] * 3
 
 
-def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path):
+def test_a_store_continues_after_a_full_disk(tmp_path):
     path = tmp_path / "a.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with RecordStore(path, writable=True) as store:

@@ -1,13 +1,13 @@
-"""Auto-PGD: projected gradient ascent that finds its own step sizes (Croce and Hein 2020), in every norm.
+"""Auto-PGD: projected gradient ascent with adaptive step sizes (Croce and Hein 2020), in every norm.
 
-Steps have momentum: `z' = P(z_k + step)`, then `z_(k+1) = P(z_k + 3/4 (z' - z_k) + 1/4 (z_k - z_(k-1)))`. They begin with
-the length 2 eps. At checkpoints that come ever more often an example's step is halved, and its search goes on from its best
-point, if less than three quarters of the steps since the last checkpoint raised the loss, or if neither step nor best loss
-changed.
+Steps have momentum: `z' = P(z_k + step)`, then `z_(k+1) = P(z_k + 3/4 (z' - z_k) + 1/4 (z_k - z_(k-1)))`. The first step has
+the length 2 eps. At checkpoints, whose intervals get shorter, the step of an example is halved and its search continues from
+its best point if less than three quarters of the steps since the last checkpoint raised the loss, or if neither the step nor
+the best loss changed.
 
-For p = 1 the direction of steepest ascent is a single coordinate, which leads nowhere fast; as in Croce and Hein (2021) a
-step moves as many of the largest coordinates of the gradient as the best point so far suggests, and shrinks as long as that
-number does not. In every norm, coordinates that a step would only push against the box do not count.
+For p = 1 the direction of steepest ascent is a single coordinate, which makes progress slow. As in Croce and Hein (2021) a step
+moves several of the largest coordinates of the gradient: their number follows the sparsity of the best point, and the step
+gets shorter while that number does not fall. In every norm, coordinates of the gradient that point out of the box are ignored.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from relucert.networks.network import Network
 from relucert.networks.prediction import changed
 
 MOMENTUM = 0.75
-ENOUGH = 0.75  # the share of steps that must raise the loss
-FIRST, LESS, LEAST = 0.22, 0.03, 0.06  # periods between checkpoints, as parts of all steps
-SPARSE, THINNER, SHRINK, SHORTEST = 0.2, 1.5, 1.5, 0.1  # p = 1: first share of coordinates, and what follows
+ENOUGH = 0.75  # the fraction of steps that must raise the loss
+FIRST, LESS, LEAST = 0.22, 0.03, 0.06  # intervals between checkpoints, as fractions of all steps
+SPARSE, THINNER, SHRINK, SHORTEST = 0.2, 1.5, 1.5, 0.1  # p = 1: first fraction of coordinates, and its changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class APGD(FixedAttack):
-    """Auto-PGD with a number of steps (gradients) from each of some random starts, a loss, a seed.
+    """Auto-PGD with `steps` gradients from each of `restarts` random starts.
 
-    `loss`: "ce", "dlr", "targeted" (starts take the other classes in turn, the nearest first) or "mixed" (starts take the three
-    in turn).
+    `loss`: "ce", "dlr", "targeted" (starts aim at the other classes in turn, the largest logit first) or "mixed" (starts use
+    the three losses in turn).
     """
 
     name = "apgd"
@@ -57,7 +57,7 @@ class APGD(FixedAttack):
                 raise InvalidInput(f"{name} of apgd must be at least 1, got {getattr(self, name)}")
 
     def attack(self, net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator) -> Adversarial:
-        """Search every ball for a point of another class; an example that is broken is left in peace."""
+        """Search every ball for a point of another class; examples with an adversarial point are skipped."""
         best = x.clone()
         with torch.no_grad():
             logits = net(x)
@@ -68,15 +68,15 @@ class APGD(FixedAttack):
                 break
             kind, rank = (("ce", "dlr", "targeted")[turn % 3], turn // 3) if self.loss == "mixed" else (self.loss, turn)
             target = ranked[open_, rank % (net.classes - 1)]
-            ascend = _Climb(net, x[open_], y[open_], target, ball.restrict(open_), kind, self.steps)
-            points, done = ascend.run(generator, self.alike)
+            ascent_ = _Ascent(net, x[open_], y[open_], target, ball.restrict(open_), kind, self.steps)
+            points, done = ascent_.run(generator, self.alike)
             best[open_[done]] = points[done]
             open_ = open_[~done]
         return adversarial(net, x, y, best, ball)
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The steps after which step sizes are judged."""
+    """The steps after which step sizes are adapted."""
     places, last, place = [], 0.0, FIRST
     while place <= 1:
         places.append(max(1, math.ceil(place * steps - 1e-9)))
@@ -84,8 +84,8 @@ def checkpoints(steps: int) -> list[int]:
     return sorted(set(places))
 
 
-class _Climb:
-    """One start of the attack for a batch; examples that are broken leave it."""
+class _Ascent:
+    """One start of the attack for a batch; examples with an adversarial point leave the batch."""
 
     def __init__(self, net: Network, x: Tensor, y: Tensor, target: Tensor, ball: Ball, kind: str, steps: int):
         self.net, self.x, self.ball, self.kind, self.steps = net, x, ball, kind, steps
@@ -94,13 +94,13 @@ class _Climb:
         self.within = Within(x, ball)
 
     def run(
-        self, generator: torch.Generator, alike: bool
+        self, generator: torch.Generator, independent: bool
     ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
-        """Points, and which of them change the decision."""
-        self.points = self.ball.sample(self.x, generator, alike=alike)
+        """Run all steps; return points, and which of them change the decision."""
+        self.points = self.ball.sample(self.x, generator, independent=independent)
         self.done = torch.zeros(len(self.x), dtype=torch.bool, device=self.x.device)
         sparse = self.within.p == 1.0
-        # What every open example has: the offsets now and before, the best one with its gradient, its loss and more.
+        # State of every open example: current, previous and best offset, losses, step length and counters.
         now = self.within.offset(self.points)
         count = torch.full_like(self.within.eps, SPARSE * now.shape[1])
         self.state: dict[str, Tensor] = {
@@ -121,7 +121,7 @@ class _Climb:
         )
         since = 0
         for step in range(self.steps):
-            gradient = self._look()
+            gradient = self._evaluate()
             if gradient is None:
                 break
             since += 1
@@ -144,8 +144,8 @@ class _Climb:
             return partial(cross_entropy, y=y)
         return partial(ratio, y=y, target=self.targets[self.open] if self.kind == "targeted" else None)
 
-    def _look(self) -> Tensor | None:
-        """Take the gradient, let go what is broken, and keep what is better; None if nothing is left."""
+    def _evaluate(self) -> Tensor | None:
+        """Compute gradients, drop examples with an adversarial point, update the best points; None if no example is open."""
         gradient, value, logits = ascent(self.net, self._at(self.state["now"]), self._loss())
         kept = self._leave(changed(logits, self.labels[self.open]))
         if len(self.open) == 0:
@@ -161,12 +161,12 @@ class _Climb:
         return gradient
 
     def _leave(self, hit: Bool[Tensor, " open"]) -> Int[Tensor, " kept"]:
-        """Examples that are broken go; rounding into the set may undo a narrow win: what counts is the rounded point."""
+        """Drop examples whose point, rounded into the set, still changes the decision; return the remaining positions."""
         if bool(hit.any()):
-            found = self.open[hit]
-            self.points[found] = self.ball.restrict(found).project(self.x[found], self._at(self.state["now"])[hit])
+            which = self.open[hit]
+            self.points[which] = self.ball.restrict(which).project(self.x[which], self._at(self.state["now"])[hit])
             with torch.no_grad():
-                self.done[found] = changed(self.net(self.points[found]), self.labels[found])
+                self.done[which] = changed(self.net(self.points[which]), self.labels[which])
         kept = (~self.done[self.open]).nonzero()[:, 0]
         if len(kept) < len(self.open):
             self.open, self.within = self.open[kept], self.within.restrict(kept)
@@ -174,7 +174,7 @@ class _Climb:
         return kept
 
     def _halve(self, since: int) -> None:
-        """Halve the steps that do not help, and go back to the best points there."""
+        """Halve the steps of examples without enough progress, and return to their best points."""
         state = self.state
         few = state["raised"] < ENOUGH * since
         stuck = (state["halved"] == 0) & (state["top"] <= state["top at check"])
@@ -186,7 +186,7 @@ class _Climb:
         self._return(short)
 
     def _thin(self, since: int) -> None:
-        """p = 1: as many coordinates as the best point moves, less a third; shorter steps where these do not get fewer."""
+        """p = 1: move 2/3 as many coordinates as the best point does; shorten the step if that number does not fall."""
         state = self.state
         moved = (state["best"] != 0).sum(1).to(state["count"])
         fewer = moved < 0.95 * state["thin"]
@@ -203,7 +203,7 @@ class _Climb:
         state["returned"] = which
 
     def _move(self, gradient: Tensor, first: bool) -> None:
-        """One step along the gradient, with momentum but for the first."""
+        """One step along the gradient, with momentum except for the first step."""
         state, within = self.state, self.within
         if (returned := state.pop("returned", None)) is not None:
             gradient = torch.where(returned[:, None], state["slope"], gradient)
@@ -217,7 +217,7 @@ class _Climb:
 
 
 def _largest(gradient: Float[Tensor, " batch size"], count: Float[Tensor, " batch"]) -> Float[Tensor, " batch size"]:
-    """The signs of the `count` largest entries, divided by how many they are."""
+    """The signs of the `count` largest entries, divided by their number."""
     places = count.round().long().clamp(1, gradient.shape[1])[:, None] - 1
     least = gradient.abs().sort(1, descending=True).values.gather(1, places)
     sign = gradient.sign() * (gradient.abs() >= least)

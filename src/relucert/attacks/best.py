@@ -1,9 +1,9 @@
-"""The best of several attacks, polished: never worse than any of its members.
+"""The best of several minimal attacks, refined: never worse than any of its members.
 
-It begins with the nearest points behind the decision hyperplanes of the region of x itself: where Theorem 3.1 of the paper is
-exact, one of them is the answer. After each member the network is linearised at the best point and x projected onto the
-decision hyperplane there, within the box: where that projection lies in the same region, it is the nearest point on that piece
-of the boundary. The way from x to the best point is searched once more.
+The first candidates lie just beyond the decision hyperplanes of the region of x: if Theorem 3.1 of the paper is exact, one of
+them is the nearest adversarial point. After each member the network is linearised at the best point and x is projected onto the
+decision hyperplane there, within the box: if the projection lies in the same region, it is the nearest point on that piece of
+the decision boundary. Then the segment from x to the best point is searched.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
 
 MEMBERS: dict[str, type[MinimalAttack]] = {"cw": CW, "ddn": DDN, "fab": FAB, "region": RegionAttack}
-LINEARISED = 3  # how often the polish linearises
-GUESSED = 9  # classes whose hyperplanes around x are looked behind
+LINEARISED = 3  # linearisations of one refinement
+GUESSED = 9  # classes whose decision hyperplanes in the region of x give first candidates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best(MinimalAttack):
-    """Several attacks one after the other, each from what those before it have found, and the polish after each.
+    """Several attacks in sequence, each starting from the witnesses of the previous ones, with a refinement after each.
 
-    `members` are their texts, such as ("ddn(steps=50)", "region(regions=100)"); None chooses for the norm.
+    `members` are their texts, such as ("ddn(steps=50)", "region(regions=100)"); None selects members by the norm.
     """
 
     name = "best"
@@ -52,7 +52,7 @@ class Best(MinimalAttack):
                 parse(member, MEMBERS)
 
     def chosen(self, p: float) -> list[MinimalAttack]:
-        """The attacks for a norm."""
+        """The attacks that are run for the norm p."""
         if self.members is not None:
             return [parse(member, MEMBERS) for member in self.members]
         if p == 2.0:
@@ -61,43 +61,43 @@ class Best(MinimalAttack):
         return [RegionAttack(regions=6), quick, RegionAttack(regions=10)] if p in (1.0, math.inf) else [quick]
 
     def check_norm(self, p: float) -> None:
-        """Raise InvalidInput if a member does not know the norm."""
+        """Raise InvalidInput if a member does not support the norm."""
         for member in self.chosen(p):
             member.check_norm(p)
 
-    def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Run the members; help out where one has found nothing, look around, and polish what there is."""
-        guess(found)
-        for member in self.chosen(found.p):
-            member.search(found, generator)
-            rescue(found, generator)
-            scatter(found, generator)
-            polish(found)
+    def search(self, witnesses: Witnesses, generator: torch.Generator) -> None:
+        """Run the members, each followed by `rescue`, `scatter` and `polish`."""
+        guess(witnesses)
+        for member in self.chosen(witnesses.p):
+            member.search(witnesses, generator)
+            rescue(witnesses, generator)
+            scatter(witnesses, generator)
+            polish(witnesses)
 
 
-def guess(found: Witnesses) -> None:
-    """Look behind the decision hyperplanes of the region of x, the nearest classes first."""
-    every = torch.arange(len(found.x), device=found.x.device)
-    region, _, logits = LinearRegion.evaluated(found.net, found.x)
+def guess(witnesses: Witnesses) -> None:
+    """Offer points just beyond the decision hyperplanes of the region of x, the nearest classes first."""
+    every = torch.arange(len(witnesses.x), device=witnesses.x.device)
+    region, _, logits = LinearRegion.evaluated(witnesses.net, witnesses.x)
     eye = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
-    for target in nearest_classes(found, GUESSED).T:
-        against = eye[found.y] - eye[target]
-        found.beyond(every, region.logits_rows(against[:, None])[:, 0], (logits * against).sum(1))
+    for target in nearest_classes(witnesses, GUESSED).T:
+        against = eye[witnesses.y] - eye[target]
+        witnesses.beyond(every, region.logits_rows(against[:, None])[:, 0], (logits * against).sum(1))
 
 
-def polish(found: Witnesses) -> None:
-    """Move the best points to the nearest ones on their pieces of the boundary."""
-    index = found.distance.isfinite().nonzero()[:, 0]
+def polish(witnesses: Witnesses) -> None:
+    """Project x onto the decision hyperplane of the region of the best point, and search the segment, some times."""
+    index = witnesses.distance.isfinite().nonzero()[:, 0]
     for _ in range(LINEARISED):
         if len(index) == 0:
             return
-        before = found.distance[index]
-        region, _, logits = LinearRegion.evaluated(found.net, found.point[index])
-        y = found.y[index]
+        before = witnesses.distance[index]
+        region, _, logits = LinearRegion.evaluated(witnesses.net, witnesses.point[index])
+        y = witnesses.y[index]
         eye = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
         against = eye[y] - eye[logits.scatter(1, y[:, None], -torch.inf).argmax(1)]
         rows = region.logits_rows(against[:, None])[:, 0]
-        ahead = (region.values(found.x[index])[1] * against).sum(1)
-        found.beyond(index, rows, ahead)
-        approach(found, index, found.point[index])
-        index = index[found.distance[index] < before]
+        ahead = (region.values(witnesses.x[index])[1] * against).sum(1)
+        witnesses.beyond(index, rows, ahead)
+        approach(witnesses, index, witnesses.point[index])
+        index = index[witnesses.distance[index] < before]

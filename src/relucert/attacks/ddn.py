@@ -1,8 +1,8 @@
-"""DDN: the direction and the norm of a perturbation, decoupled (Rony et al. 2019), for l2.
+"""DDN: decoupled direction and norm of a perturbation (Rony et al. 2019), for l2.
 
-A step along the normalised gradient of the cross-entropy gives the direction; the norm is set apart from it, `1 - gamma` times
-what it was where the decision has changed and `1 + gamma` times where it has not. Steps shrink by a cosine from `rate` to a
-hundredth of it. With `targets` the gradient is that of a class's lead over y instead, for some of the nearest classes each.
+A step along the normalised gradient of the cross-entropy gives the direction. The norm is set separately: it is multiplied by
+`1 - gamma` if the decision has changed and by `1 + gamma` if not. The step size decays by a cosine from `rate` to `rate` / 100.
+With `targets` the loss is f_t - f_y instead, for each of the nearest classes t.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.attacks.base import MinimalAttack
-from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent, cross_entropy
 from relucert.attacks.targets import class_distances, lead, nearest_classes, repeated
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
-from relucert.geometry.witness import Witnesses
+from relucert.geometry.witness import Nearest, Witnesses
 
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(MinimalAttack):
-    """DDN with a number of steps, factors `1 +- gamma` of the norm, the first norm `start`, the first step `rate` times that.
+    """DDN with `steps` steps, factors `1 +- gamma` of the norm, the first norm `start` and the first step `rate * start`.
 
-    `start`: None takes the distance of x to the nearest decision hyperplane of its own region.
+    `start`: None is the distance of x to the nearest decision hyperplane of its region.
 
-    `targets`: the number of classes that are aimed at one by one, the nearest first; 0 aims at none.
+    `targets`: the number of target classes, each attacked separately, the nearest first; 0 is the untargeted attack.
     """
 
     name = "ddn"
@@ -57,37 +56,41 @@ class DDN(MinimalAttack):
         if p != 2.0:
             raise InvalidInput(f"p of ddn must be 2, got {p:g}")
 
-    def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Walk for all steps, and keep the nearest points that were passed."""
-        many, loss = 1, partial(cross_entropy, y=found.y)
+    def search(self, witnesses: Witnesses, generator: torch.Generator) -> None:
+        """Run all steps, and take the nearest points on the way."""
+        many, loss = 1, partial(cross_entropy, y=witnesses.y)
         if self.targets:
-            targets = nearest_classes(found, self.targets)
+            targets = nearest_classes(witnesses, self.targets)
             many = targets.shape[1]
-            loss = partial(lead, y=repeated(found.y, many), target=targets.T.reshape(-1))
-        x, y, lower, upper = (repeated(part, many) for part in (found.x, found.y, found.lower, found.upper))
-        kept = Kept(x, y, found.p)
+            loss = partial(lead, y=repeated(witnesses.y, many), target=targets.T.reshape(-1))
+        x, y, lower, upper = (
+            repeated(values, many) for values in (witnesses.x, witnesses.y, witnesses.lower, witnesses.upper)
+        )
+        seen = Nearest(x, y, witnesses.p)
         shape = (-1, *(1,) * (x.dim() - 1))
-        first = repeated(self._start(found), many)
+        first = repeated(self._start(witnesses), many)
         z, length = x, first
         for step in range(self.steps):
-            gradient, _, logits = ascent(found.net, z, loss)
-            hit = kept.see(z, logits)
+            gradient, _, logits = ascent(witnesses.net, z, loss)
+            hit = seen.see(z, logits)
             rate = self.rate * first * (0.01 + 0.99 * (1 + math.cos(math.pi * step / self.steps)) / 2)
             offset = z - x + gradient * (rate / _positive(norm(gradient, 2))).reshape(shape)
             length = torch.where(hit, (1 - self.gamma) * length, (1 + self.gamma) * length)
             offset = offset * (length / _positive(norm(offset, 2))).reshape(shape)
             z = torch.minimum(torch.maximum(x + offset, lower), upper)
-        kept.see(z, found.net(z))
-        kept.hand_over(found)
+        seen.see(z, witnesses.net(z))
+        witnesses.take(seen)
 
-    def _start(self, found: Witnesses) -> Float[Tensor, " batch"]:
+    def _start(self, witnesses: Witnesses) -> Float[Tensor, " batch"]:
         """The first norm of every example."""
         if self.start is not None:
-            return torch.full_like(found.distance, self.start)
-        nearest = class_distances(found).amin(1)
-        # Where no class is near the first norm hardly matters, but it must be a number.
-        room = torch.where(found.upper.isfinite() & found.lower.isfinite(), found.upper - found.lower, 1.0)
-        return torch.minimum(torch.where(nearest > 0, nearest, 1.0), norm(room, 2).clamp(min=1e-12))
+            return torch.full_like(witnesses.distance, self.start)
+        nearest = class_distances(witnesses).amin(1)
+        # If no class is near, any finite first norm serves.
+        width = torch.where(
+            witnesses.upper.isfinite() & witnesses.lower.isfinite(), witnesses.upper - witnesses.lower, 1.0
+        )
+        return torch.minimum(torch.where(nearest > 0, nearest, 1.0), norm(width, 2).clamp(min=1e-12))
 
 
 def _positive(length: Tensor) -> Tensor:

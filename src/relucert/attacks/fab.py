@@ -1,12 +1,12 @@
 """FAB: fast adaptive boundary attack (Croce and Hein 2020), targeted, in every norm.
 
-At z the decision between y and a target class is linearised, f_t - f_y = <w, .> + b. Both z and x are projected onto that
-hyperplane within the box, exactly, and the next point is a mean of the two projections, stretched a little beyond,
+At z the difference f_t - f_y of the target class and y is linearised as <w, .> + b. Both z and x are projected onto that
+hyperplane within the box, exactly, and the next point is a weighted mean of the two projections, extrapolated slightly,
 
     z' = (1 - a) (z + 1.05 (P(z) - z)) + a (x + 1.05 (P(x) - x)),    a = min(|P(z) - z| / (|P(z) - z| + |P(x) - x|), bias),
 
-so that the search follows the boundary and is drawn towards x. Where z' changes the decision it is a new candidate, and the
-search goes back towards x, to (1 - beta) x + beta z'. In the end the way from x to the best points is searched.
+so that the search follows the decision boundary and is biased towards x. If z' changes the decision it is a candidate, and the
+search continues from (1 - beta) x + beta z'. At the end the segments from x to the best points are searched.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from jaxtyping import Int
 from torch import Tensor
 
 from relucert.attacks.base import MinimalAttack
-from relucert.attacks.kept import Kept
 from relucert.attacks.losses import ascent
 from relucert.attacks.segment import approach
 from relucert.attacks.targets import lead, nearest_classes, repeated
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
-from relucert.geometry.hyperplane import hyperplane_distance
-from relucert.geometry.witness import Witnesses
+from relucert.geometry.hyperplane import hyperplane_projection
+from relucert.geometry.witness import Nearest, Witnesses
 
 
 @dataclass(frozen=True, kw_only=True)
 class FAB(MinimalAttack):
-    """FAB with a number of steps from each of some starts, towards the `targets` nearest classes (None: all).
+    """FAB with `steps` steps from each of `restarts` starts, towards the `targets` nearest classes (None: all).
 
-    The first start is x itself, others are random, half as far from x as what was found. `bias` is the largest share of x,
-    `beta` the way back, `stretch` how far beyond the hyperplane a step goes.
+    The first start is x; the others are random, at half the distance of the witness. `bias` is the largest weight of x, `beta`
+    the factor of the step back, `stretch` the extrapolation beyond the hyperplane.
     """
 
     name = "fab"
@@ -61,36 +60,40 @@ class FAB(MinimalAttack):
             if not holds:
                 raise InvalidInput(f"{name} of fab must be {rule}, got {getattr(self, name)}")
 
-    def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Follow the boundaries to all targets at once."""
-        targets = nearest_classes(found, self.targets)
+    def search(self, witnesses: Witnesses, generator: torch.Generator) -> None:
+        """Attack all targets at once from every start, then search the segments to x."""
+        targets = nearest_classes(witnesses, self.targets)
         for turn in range(self.restarts):
-            kept = self._run(found, targets, None if turn == 0 else generator)
-            kept.hand_over(found)
-        has = found.distance.isfinite().nonzero()[:, 0]
-        approach(found, has, found.point[has])
+            nearest = self._run(witnesses, targets, None if turn == 0 else generator)
+            witnesses.take(nearest)
+        has = witnesses.distance.isfinite().nonzero()[:, 0]
+        approach(witnesses, has, witnesses.point[has])
 
-    def _run(self, found: Witnesses, targets: Int[Tensor, " batch targets"], generator: torch.Generator | None) -> Kept:
-        """One start; rows are those of the first target, then those of the second, and so on."""
+    def _run(
+        self, witnesses: Witnesses, targets: Int[Tensor, " batch targets"], generator: torch.Generator | None
+    ) -> Nearest:
+        """One start; the rows of the first target come first, then those of the second, and so on."""
         many = targets.shape[1]
-        x, y, lower, upper = (repeated(part, many) for part in (found.x, found.y, found.lower, found.upper))
+        x, y, lower, upper = (
+            repeated(values, many) for values in (witnesses.x, witnesses.y, witnesses.lower, witnesses.upper)
+        )
         target = targets.T.reshape(-1)
-        kept = Kept(x, y, found.p)
+        nearest = Nearest(x, y, witnesses.p)
         z = x
         if generator is not None:
-            size = norm(torch.maximum(found.upper - found.x, found.x - found.lower), found.p)
-            reach = torch.minimum(found.distance, size).clamp(max=1e3).repeat(many)
-            z = Ball(found.p, reach / 2, (lower, upper)).sample(x, generator)
+            size = norm(torch.maximum(witnesses.upper - witnesses.x, witnesses.x - witnesses.lower), witnesses.p)
+            reach = torch.minimum(witnesses.distance, size).clamp(max=1e3).repeat(many)
+            z = Ball(witnesses.p, reach / 2, (lower, upper)).sample(x, generator)
         for _ in range(self.steps):
-            row, value, logits = ascent(found.net, z, partial(lead, y=y, target=target))
-            hit = kept.see(z, logits)
-            # Behind the change the search goes back towards x before it goes on.
+            row, value, logits = ascent(witnesses.net, z, partial(lead, y=y, target=target))
+            hit = nearest.see(z, logits)
+            # After a change of decision, step back towards x first.
             back = hit.reshape(-1, *(1,) * (x.dim() - 1))
             start = torch.where(back, x + self.beta * (z - x), z)
             value = value + (row * (start - z)).flatten(1).sum(1)
-            z = self._step(start, x, row, value, (lower, upper), found.p)
-        kept.see(z, found.net(z))
-        return kept
+            z = self._step(start, x, row, value, (lower, upper), witnesses.p)
+        nearest.see(z, witnesses.net(z))
+        return nearest
 
     def _step(self, z: Tensor, x: Tensor, row: Tensor, value: Tensor, box: tuple[Tensor, Tensor], p: float) -> Tensor:
         """The mean of the projections of z and x onto <row, . - z> + value = 0."""
@@ -98,16 +101,16 @@ class FAB(MinimalAttack):
         other = value + (row * (x - z)).flatten(1).sum(1)
         centres, rows = torch.cat([z, x]), torch.cat([row, row])[:, None]
         sides = (torch.cat([box[0]] * 2), torch.cat([box[1]] * 2))
-        found = hyperplane_distance(centres, rows, torch.cat([value, other])[:, None], p, sides, point=True)
-        assert found.point is not None
-        # Where the box ends before the hyperplane, its corner is as far as one can go.
+        both = hyperplane_projection(centres, rows, torch.cat([value, other])[:, None], p, sides)
+        assert both.point is not None
+        # If the box does not reach the hyperplane, use the corner of the box nearest to it.
         corner = torch.where(row > 0, box[1], torch.where(row < 0, box[0], x))
         corner = torch.where(corner.isfinite(), corner, x)
-        missed = found.distance[:, 0].isinf().reshape(shape)
-        steps = torch.where(missed, corner.repeat(2, *(1,) * (x.dim() - 1)), found.point[:, 0]) - centres
-        here, there = steps.chunk(2)
+        missed = both.distance[:, 0].isinf().reshape(shape)
+        steps = torch.where(missed, corner.repeat(2, *(1,) * (x.dim() - 1)), both.point[:, 0]) - centres
+        step_z, step_x = steps.chunk(2)
         lengths = norm(steps, p)
         a, b = lengths.chunk(2)
         share = (a / (a + b).clamp(min=torch.finfo(a.dtype).tiny)).clamp(max=self.bias).reshape(shape)
-        moved = (1 - share) * (z + self.stretch * here) + share * (x + self.stretch * there)
+        moved = (1 - share) * (z + self.stretch * step_z) + share * (x + self.stretch * step_x)
         return torch.minimum(torch.maximum(moved, box[0]), box[1])

@@ -1,11 +1,11 @@
-"""The nearest point of a linear region at which another class wins, by accelerated projected gradient on the dual.
+"""The nearest point of a linear region with another class, by accelerated projected gradient on the dual.
 
     minimise 1/2 ||z - v||_2^2   subject to   A z + b >= 0,  z in C,
 
-where the rows of A are the region's faces and the decision against one class, each divided by a number near its norm, and C
-is a box, or an l_p ball cut with one. For multipliers u >= 0 the minimiser is `z(u) = P_C(v + A'u)` and the dual's gradient
-`-(A z(u) + b)`. A and A' are never written out: the one is a pass forward through the region's affine map, the other its
-gradient.
+where the rows of A are the hyperplanes of the region and the decision hyperplane of one class, each divided by about its norm,
+and C is a box, or an l_p ball intersected with a box. For multipliers u >= 0 the minimiser is `z(u) = P_C(v + A'u)` and the
+gradient of the dual is `-(A z(u) + b)`. A and A' are not computed as matrices: A is a forward pass through the affine map of
+the region, A' its gradient.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from relucert.core.norms import norm
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
 
-POWERS = 12  # iterations for the norm of A
-SAFETY = 1.3  # over the norm that they find, which is one from below
+POWERS = 12  # power iterations for the norm of A
+SAFETY = 1.3  # factor on the norm by power iteration, which is a lower bound
 
 
 class Scales:
-    """What a program divides its rows by, and the norm of A after that: found at one region, good enough for its neighbours."""
+    """Divisors of the rows, and the norm of the scaled A: computed in one region and reused in its neighbours."""
 
     def __init__(self, region: LinearRegion):
         faces = row_norms(region, 2.0) if region.count else torch.zeros(len(region), 0, dtype=region.net.dtype)
-        # A dead row may be alive next door, with a norm like those of the others.
+        # A zero row may be nonzero in a neighbouring region: give it the mean norm.
         usual = faces.mean(1, keepdim=True) if region.count else faces
         self.faces = torch.where(faces > 0, faces, torch.where(usual > 0, usual, torch.ones_like(usual)))
         self.steep: Tensor | None = None
 
     def restrict(self, index: Int[Tensor, " rows"]) -> Scales:
-        """The same for some of the examples."""
+        """The scales of some of the examples."""
         part = object.__new__(Scales)
         part.faces, part.steep = self.faces[index], None if self.steep is None else self.steep[index]
         return part
 
 
 class LocalProgram:
-    """The programs of a batch of regions: stay in the region, and let class `target` win against y."""
+    """The programs of a batch of regions: z lies in the region and class `target` has the larger logit than y."""
 
     def __init__(self, region: LinearRegion, y: Int[Tensor, " batch"], target: Int[Tensor, " batch"], scales: Scales):
         self.region, self.scales = region, scales
@@ -55,13 +55,13 @@ class LocalProgram:
             scales.steep = self._steepness()
 
     def margins(self, z: Float[Tensor, " batch *input"], offsets: bool = True) -> Float[Tensor, " batch rows"]:
-        """A z + b, or A z alone: the scaled margins of all faces, and last that of the decision."""
+        """A z + b, or A z without offsets: the scaled margins of all hyperplanes of the region, then of the decision."""
         region, last = self.region, len(self.region.net.graph) - 1
         places = [faces.source for faces in region.faces]
         push = region.map.values if offsets else region.map.push
         values = push(z, [*places, last])
         faces = region.margins_of([values[place] for place in places], z)
-        # A comparison with oneself or the padding is none.
+        # Comparisons of an entry with itself or with padding are no constraints.
         faces = torch.where(faces.isinf(), torch.zeros_like(faces), faces) / self.scales.faces
         decision = (values[last] * self.wanted).sum(1) / self.decision
         return torch.cat([faces, decision[:, None]], 1)
@@ -74,7 +74,7 @@ class LocalProgram:
         iterations: int,
         push: Float[Tensor, " batch"],
     ) -> tuple[Float[Tensor, " batch *input"], Float[Tensor, " batch rows"]]:
-        """Points and multipliers after some iterations from given multipliers; the decision is to win by `push`."""
+        """Points and multipliers after some iterations from given multipliers; the scaled decision margin must reach `push`."""
         assert self.scales.steep is not None
         u, aimed = multipliers, multipliers
         count = torch.ones_like(push)
@@ -87,7 +87,7 @@ class LocalProgram:
             values = margins.detach().clone()
             values[:, -1] -= push
             moved = (aimed - step * values).clamp(min=0)
-            # Momentum, which starts again where it leads uphill (O'Donoghue and Candes 2015).
+            # Momentum with adaptive restart (O'Donoghue and Candes 2015).
             uphill = ((aimed - moved) * (moved - u)).sum(1) > 0
             count = torch.where(uphill, torch.ones_like(count), count)
             after = (1 + (1 + 4 * count.square()).sqrt()) / 2
@@ -100,7 +100,7 @@ class LocalProgram:
     _tape: tuple[Tensor, Tensor] | None = None
 
     def _transposed(self, z: Tensor, u: Float[Tensor, " batch rows"]) -> Float[Tensor, " batch *input"]:
-        """A'u: the gradient of <u, A z>, from the last pass forward if there was one, as A is the same everywhere."""
+        """A'u, the gradient of <u, A z>; reuses the graph of the last forward pass, because A does not depend on z."""
         with torch.enable_grad():
             if self._tape is None:
                 z = torch.zeros_like(z).requires_grad_()
@@ -111,7 +111,7 @@ class LocalProgram:
         return gradient
 
     def _steepness(self) -> Float[Tensor, " batch"]:
-        """A bound on the norm of A A', by power iteration with some safety."""
+        """An estimate of the norm of A A' by power iteration, times `SAFETY`."""
         u = torch.ones(len(self.region), self.region.count + 1, dtype=self.row.dtype, device=self.row.device)
         size = u.new_ones(len(u))
         for _ in range(POWERS):

@@ -1,7 +1,7 @@
-"""Projected gradient descent on the margin's loss inside a ball (Madry et al. 2018), in every norm.
+"""PGD: projected gradient ascent on the cross-entropy inside a ball (Madry et al. 2018), in every norm.
 
-From a random point of the ball, repeat: step along the direction of steepest ascent of the cross-entropy, with a step of
-`2 eps / steps` in the ball's own norm, and project back onto ball and box, exactly.
+From a random point of the ball, repeat: take a step of length `2 eps / steps` in the norm of the ball along the direction of
+steepest ascent of the cross-entropy, and project onto ball and box, exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from relucert.networks.prediction import changed
 
 @dataclass(frozen=True, kw_only=True)
 class PGD(FixedAttack):
-    """PGD with a number of steps, restarts from random points, the step in units of eps (by default 2 / steps), a seed."""
+    """PGD with `steps` steps of length `step * eps` (by default 2 / steps) from each of `restarts` random points."""
 
     name = "pgd"
     steps: int = 40
@@ -45,18 +45,17 @@ class PGD(FixedAttack):
 
     @property
     def share(self) -> float:
-        """The length of a step as a part of eps."""
+        """The length of a step in units of eps."""
         return 2 / self.steps if self.step is None else self.step
 
     def attack(self, net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator) -> Adversarial:
-        """Search every ball for a point of another class; an example that is broken is left in peace."""
+        """Search every ball for a point of another class; examples with an adversarial point are skipped."""
         best = x.clone()
         open_ = torch.arange(len(x), device=x.device)
         for _ in range(self.restarts):
             if len(open_) == 0:
                 break
-            part = ball.restrict(open_)
-            points, done = _search(net, x[open_], y[open_], part, self, generator)
+            points, done = _search(net, x[open_], y[open_], ball.restrict(open_), self, generator)
             best[open_[done]] = points[done]
             open_ = open_[~done]
         return adversarial(net, x, y, best, ball)
@@ -66,7 +65,7 @@ def ascend(
     net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, method: PGD,
     generator: torch.Generator,
 ) -> Float[Tensor, " batch *input"]:  # fmt: skip
-    """One run of PGD, all steps for every example whether broken or not: what adversarial training learns from."""
+    """The points after one run of PGD with all steps for every example, for adversarial training."""
     z, steps = ball.sample(x, generator), _Steps(Within(x, ball), method.share)
     for _ in range(method.steps):
         gradient, _, _ = ascent(net, z, partial(cross_entropy, y=y))
@@ -77,8 +76,8 @@ def ascend(
 def _search(
     net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, generator: torch.Generator
 ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:
-    """One run of PGD that stops for an example as soon as it is broken: points, and which of them are."""
-    points = ball.sample(x, generator, alike=method.alike)
+    """One run of PGD that stops for an example at its first adversarial point: points, and which are adversarial."""
+    points = ball.sample(x, generator, independent=method.alike)
     done = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     open_ = torch.arange(len(x), device=x.device)
     z, steps = points.clone(), _Steps(Within(x, ball), method.share)
@@ -87,10 +86,10 @@ def _search(
         gradient, _, logits = ascent(net, z, partial(cross_entropy, y=labels))
         hit = changed(logits, labels)
         if bool(hit.any()):
-            # Rounding into the set may undo a narrow win: what counts is the rounded point.
-            found = open_[hit]
-            points[found] = ball.restrict(found).project(x[found], z[hit])
-            done[found] = changed(net(points[found]), y[found])
+            # Rounding into the set may undo a narrow change of decision: test the rounded point.
+            which = open_[hit]
+            points[which] = ball.restrict(which).project(x[which], z[hit])
+            done[which] = changed(net(points[which]), y[which])
             rest = (~done[open_]).nonzero()[:, 0]
             open_, z, gradient, steps = open_[rest], z[rest], gradient[rest], steps.restrict(rest)
         if len(open_) == 0 or step == method.steps:
@@ -100,13 +99,13 @@ def _search(
 
 
 class _Steps:
-    """Steps of steepest ascent, each followed by the way back."""
+    """Steps of steepest ascent, each followed by a projection."""
 
     def __init__(self, within: Within, share: float):
         self.within, self.share = within, share
 
     def restrict(self, index: Tensor) -> _Steps:
-        """The same for some of the examples."""
+        """The steps of some of the examples."""
         return _Steps(self.within.restrict(index), self.share)
 
     def step(self, z: Tensor, gradient: Tensor) -> Tensor:
@@ -118,7 +117,7 @@ class _Steps:
 
 
 def robust_error(net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, piece: int = 1000) -> float:
-    """The share of examples that are misclassified, or broken by PGD."""
+    """The fraction of examples that are misclassified or have an adversarial point by PGD."""
     from relucert.attacks.problem import attack
 
     wrong = 0

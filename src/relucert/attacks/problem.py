@@ -1,4 +1,4 @@
-"""`attack` (a ball around every input) and `minimal_attack` (the nearest point): the problems, whoever solves them."""
+"""`attack` (adversarial points in a ball) and `minimal_attack` (nearest adversarial points), by any method."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def attack(
     method: str | Method = "pgd",
     generator: torch.Generator | None = None,
 ) -> Adversarial:
-    """Look for a point of another class than y (by default: the predicted one) in the ball around every input.
+    """Search the ball around every input for a point of another class than y (by default the predicted class).
 
-    Every point that is returned as a success lies in ball and box, changes the decision when the network is run again,
-    and has its distance recomputed; an input that is misclassified already has distance 0, a failure an infinite one.
+    Every point that is returned as a success lies in ball and box and changes the decision when the network is run again; its
+    distance is recomputed. A misclassified input has distance 0, a failure has distance inf.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -65,11 +65,11 @@ def minimal_attack(
     method: str | Method = "cw",
     generator: torch.Generator | None = None,
 ) -> Adversarial:
-    """Look for the point of another class than y (by default: the predicted one) that is nearest to every input in l_p.
+    """Search for the point nearest to every input in l_p whose class is not y (by default the predicted class).
 
-    Every point that is returned as a success lies in the box, changes the decision when the network is run again, and has
-    its distance recomputed and rounded up; an input that is misclassified already has distance 0, a failure an infinite one
-    and itself as its point.
+    Every point that is returned as a success lies in the box and changes the decision when the network is run again; its
+    distance is recomputed and rounded up. A misclassified input has distance 0; a failure has distance inf and the input
+    itself as its point.
 
     >>> import relucert as rc
     >>> net, x = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits").x_test[:20]
@@ -92,9 +92,9 @@ def minimal_attack(
     right = (predicted == labels).nonzero()[:, 0]
     if len(right):
         lower, upper = ball.bounds(x)
-        found = Witnesses(net, x[right], labels[right], p, (lower[right], upper[right]))
+        witnesses = Witnesses(net, x[right], labels[right], p, (lower[right], upper[right]))
         with torch.no_grad():
-            chosen.search(found, generator)
-            settle(found)
-        points[right] = found.point
+            chosen.search(witnesses, generator)
+            settle(witnesses)
+        points[right] = witnesses.point
     return adversarial(net, x, labels, points, ball)

@@ -1,12 +1,12 @@
 """The linear-region attack (Croce and Hein 2018; Croce, Rauber and Hein 2019): smallest perturbations region by region.
 
-From an adversarial point on, repeat: take a point near the best one, most often on the side of x, at a random distance of which
-small ones are the likeliest; in its linear region look for the nearest point of another class; search the way from x to it
-through the network itself, and keep it if it is the best.
+Start from an adversarial point and repeat: sample a point near the best one, mostly towards x, with small distances the most
+likely; compute the nearest point of another class in its linear region; search the segment from x to that point with the
+network itself, and keep the result if it is the best.
 
-For l2 the nearest point of the region is one quadratic program, whose multipliers carry over from region to region. In other
-norms the balls around x shrink instead: the point of region and other class is looked for that is in a ball somewhat smaller
-than the best distance, next to the best point; how much smaller follows what succeeds.
+For l2 the nearest point of a region is the solution of a quadratic program, and its multipliers are reused in the next region.
+In other norms the program searches a ball around x that is slightly smaller than the best distance, for the point of the
+region and of another class that is nearest to the best point; the reduction of the ball adapts to the success.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from relucert.core.norms import norm
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
 
-PUSH = 2e-5  # by what part of the distance the decision is to be crossed
-TOWARDS = 0.8  # the share of samples on the side of x
-FIRST, LEAST = 0.03, 1e-4  # by what part balls shrink, at first and at least
+PUSH = 2e-5  # how far beyond the decision hyperplane to aim, relative to the distance
+TOWARDS = 0.8  # the fraction of samples on the side of x
+FIRST, LEAST = 0.03, 1e-4  # relative reduction of the balls, first and smallest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionAttack(MinimalAttack):
-    """The linear-region attack with a number of regions, `iterations` of the program in each, a seed.
+    """The linear-region attack with `regions` regions and `iterations` of the program in each.
 
-    `reach`: how far from the best point regions are looked for, as a part of its distance.
+    `reach`: how far from the best point regions are sampled, relative to its distance.
     """
 
     name = "region"
@@ -64,50 +64,50 @@ class RegionAttack(MinimalAttack):
         if p not in (1.0, 2.0, math.inf):
             raise InvalidInput(f"p of region must be 1, 2 or inf, got {p:g}")
 
-    def search(self, found: Witnesses, generator: torch.Generator) -> None:
-        """Start where nothing is known yet with quick attacks, and then go from region to region."""
-        unknown = found.distance.isinf()
+    def search(self, witnesses: Witnesses, generator: torch.Generator) -> None:
+        """Run quick attacks if an example has no witness yet, then visit regions."""
+        unknown = witnesses.distance.isinf()
         if bool(unknown.any()):
-            DDN(steps=40).search(found, generator)
-            FAB(steps=20, targets=3).search(found, generator)
-            rescue(found, generator)
-        has = found.distance.isfinite().nonzero()[:, 0]
+            DDN(steps=40).search(witnesses, generator)
+            FAB(steps=20, targets=3).search(witnesses, generator)
+            rescue(witnesses, generator)
+        has = witnesses.distance.isfinite().nonzero()[:, 0]
         if len(has):
-            _Walk(self, found, has).run(generator)
+            _Search(self, witnesses, has).run(generator)
 
 
-class _Walk:
-    """The walk of the examples that have an adversarial point."""
+class _Search:
+    """The search from region to region for the examples that have an adversarial point."""
 
-    def __init__(self, method: RegionAttack, found: Witnesses, index: Tensor):
-        self.method, self.found, self.index = method, found, index
-        self.x, self.y = found.x[index], found.y[index]
+    def __init__(self, method: RegionAttack, witnesses: Witnesses, index: Tensor):
+        self.method, self.witnesses, self.index = method, witnesses, index
+        self.x, self.y = witnesses.x[index], witnesses.y[index]
         self.shape = (-1, *(1,) * (self.x.dim() - 1))
-        self.region = LinearRegion.at(found.net, found.point[index])
+        self.region = LinearRegion.at(witnesses.net, witnesses.point[index])
         self.scales = Scales(self.region)
         self.multipliers = self.x.new_zeros(len(index), self.region.count + 1)
-        self.shrink = torch.full_like(found.distance[index], FIRST)
+        self.shrink = torch.full_like(witnesses.distance[index], FIRST)
 
     def run(self, generator: torch.Generator) -> None:
-        """Visit all regions, the best point's own first."""
-        found, index = self.found, self.index
+        """Visit all regions, the region of the best point first."""
+        witnesses, index = self.witnesses, self.index
         for turn in range(self.method.regions):
-            start = found.point[index]
+            start = witnesses.point[index]
             at = start if turn == 0 else self._sample(start, generator)
             candidate = self._nearest(at, start)
-            before = found.distance[index]
-            approach(found, index, candidate)
-            better = found.distance[index] < before
+            before = witnesses.distance[index]
+            approach(witnesses, index, candidate)
+            better = witnesses.distance[index] < before
             self.shrink = torch.where(better, (1.5 * self.shrink).clamp(max=0.5), (self.shrink / 2).clamp(min=LEAST))
 
     def _nearest(self, at: Tensor, start: Tensor) -> Tensor:
-        """The nearest points of another class in the regions of given points."""
-        found, p = self.found, self.found.p
-        region, _, logits = LinearRegion.evaluated(found.net, at)
+        """The nearest points of another class in the regions of the points `at`."""
+        witnesses, p = self.witnesses, self.witnesses.p
+        region, _, logits = LinearRegion.evaluated(witnesses.net, at)
         target = logits.scatter(1, self.y[:, None], -torch.inf).argmax(1)
         program = LocalProgram(region, self.y, target, self.scales)
-        box = (found.lower[self.index], found.upper[self.index])
-        distance = found.distance[self.index]
+        box = (witnesses.lower[self.index], witnesses.upper[self.index])
+        distance = witnesses.distance[self.index]
         length = norm(start - self.x, 2.0)
         if p == 2.0:
             self._carry_over(region)
@@ -131,7 +131,7 @@ class _Walk:
         return nearest
 
     def _carry_over(self, region: LinearRegion) -> None:
-        """Multipliers of faces that were crossed on the way to a new region say nothing there."""
+        """Set the multipliers of hyperplanes that are crossed on the way to a new region to zero."""
         pairs = zip(region.faces, self.region.patterns, region.patterns, strict=True)
         left = [faces.left(old, new) for faces, old, new in pairs]
         if left:
@@ -142,7 +142,7 @@ class _Walk:
     def _sample(
         self, start: Float[Tensor, " rows *input"], generator: torch.Generator
     ) -> Float[Tensor, " rows *input"]:
-        """Random points near given ones: U^6 of the reach away, most of them on the side of x, some well towards it."""
+        """Random points at relative distance `reach` U^6, U uniform; most on the side of x, some directly towards x."""
         kind, device = start.dtype, start.device
         draw = torch.randn(start.shape, generator=generator, dtype=kind, device=device)
         chance = torch.rand(3, len(start), generator=generator, dtype=kind, device=device)
@@ -155,5 +155,5 @@ class _Walk:
         draw = torch.where(turned.reshape(self.shape), -draw, draw)
         draw = draw + unit * (chance[1] < TOWARDS / 2).to(kind).reshape(self.shape)
         away = (self.method.reach * length * chance[2].pow(6)).reshape(self.shape)
-        box = (self.found.lower[self.index], self.found.upper[self.index])
+        box = (self.witnesses.lower[self.index], self.witnesses.upper[self.index])
         return torch.minimum(torch.maximum(start + away * draw, box[0]), box[1])

@@ -1,4 +1,4 @@
-"""Some point of another class, however far, for the examples of which none is known yet."""
+"""Any point of another class, at any distance, for examples without a witness."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from relucert.attacks.segment import approach
 from relucert.core.ball import Ball
 from relucert.geometry.witness import Witnesses
 
-FAR = 10.0  # where the box has no sides, in pixels
+FAR = 10.0  # pixels, for coordinates without a box
 
 
-def rescue(found: Witnesses, generator: torch.Generator, steps: int = 20) -> None:
-    """Climb through the whole box, and search the way back to x."""
-    index = found.distance.isinf().nonzero()[:, 0]
+def rescue(witnesses: Witnesses, generator: torch.Generator, steps: int = 20) -> None:
+    """Run APGD in the whole box, and search the segment back to x."""
+    index = witnesses.distance.isinf().nonzero()[:, 0]
     if len(index) == 0:
         return
-    x, y = found.x[index], found.y[index]
-    lower, upper = found.lower[index], found.upper[index]
+    x, y = witnesses.x[index], witnesses.y[index]
+    lower, upper = witnesses.lower[index], witnesses.upper[index]
     box = (torch.maximum(lower, x - FAR), torch.minimum(upper, x + FAR))
-    reached = APGD(steps=steps).attack(found.net, x, y, Ball(math.inf, math.inf, box), generator)
+    reached = APGD(steps=steps).attack(witnesses.net, x, y, Ball(math.inf, math.inf, box), generator)
     falsified = reached.success
-    found.offer(index[falsified], reached.x[falsified])
-    approach(found, index[falsified], reached.x[falsified], beyond=1.0)
+    witnesses.offer(index[falsified], reached.x[falsified])
+    approach(witnesses, index[falsified], reached.x[falsified], beyond=1.0)

@@ -1,6 +1,6 @@
-"""Targets: the classes that an attack aims at one by one, all at once as rows `(targets x batch, *input)`.
+"""Target classes of targeted attacks, which run in one batch of rows `(targets x batch, *input)`.
 
-The rows are those of all examples for the first target, then those for the second, and so on.
+The rows of all examples for the first target come first, then those for the second, and so on.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from relucert.geometry.row_norms.row_norms import decision_norms
 from relucert.geometry.witness import Witnesses
 
 
-def class_distances(found: Witnesses) -> Float[Tensor, " batch classes"]:
-    """The distances of x to the decision hyperplanes of its own region, without the box; inf for y itself."""
-    region, _, logits = LinearRegion.evaluated(found.net, found.x)
-    ahead = logits.gather(1, found.y[:, None]) - logits
-    distance = free_distance(ahead, decision_norms(region, found.y, dual(found.p)))
-    return distance.scatter(1, found.y[:, None], math.inf)
+def class_distances(witnesses: Witnesses) -> Float[Tensor, " batch classes"]:
+    """The distances of x to the decision hyperplanes of its region, without the box; inf for y itself."""
+    region, _, logits = LinearRegion.evaluated(witnesses.net, witnesses.x)
+    ahead = logits.gather(1, witnesses.y[:, None]) - logits
+    distance = free_distance(ahead, decision_norms(region, witnesses.y, dual(witnesses.p)))
+    return distance.scatter(1, witnesses.y[:, None], math.inf)
 
 
-def nearest_classes(found: Witnesses, count: int | None) -> Int[Tensor, " batch targets"]:
-    """The classes to which x is nearest where the network is linear around it, nearest first, at most `count`."""
-    # A class out of reach is still one, unlike y itself.
-    ranked = class_distances(found).nan_to_num(posinf=1e30).scatter(1, found.y[:, None], math.inf)
+def nearest_classes(witnesses: Witnesses, count: int | None) -> Int[Tensor, " batch targets"]:
+    """The classes in the order of `class_distances`, nearest first, at most `count`."""
+    # Classes at distance inf stay candidates, unlike y itself.
+    ranked = class_distances(witnesses).nan_to_num(posinf=1e30).scatter(1, witnesses.y[:, None], math.inf)
     most = ranked.shape[1] - 1
     return ranked.argsort(dim=1, stable=True)[:, : most if count is None else min(count, most)]
 
@@ -36,10 +36,10 @@ def nearest_classes(found: Witnesses, count: int | None) -> Int[Tensor, " batch 
 def lead(
     logits: Float[Tensor, " rows classes"], y: Int[Tensor, " rows"], target: Int[Tensor, " rows"]
 ) -> Float[Tensor, " rows"]:
-    """By how much the target wins against y."""
+    """f_t - f_y, positive if the target t has the larger logit."""
     return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None]))[:, 0]
 
 
 def repeated(values: Tensor, many: int) -> Tensor:
-    """The entries of all examples, once for each of `many` targets."""
+    """The entries of all examples, repeated once for each of `many` targets."""
     return values.repeat(many, *(1,) * (values.dim() - 1))

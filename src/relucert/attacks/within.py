@@ -1,4 +1,4 @@
-"""The way back into ball and box within the loop of an attack, with all that depends on x alone made once."""
+"""Projection onto ball and box inside the loop of an attack; everything that depends only on x is computed once."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from relucert.core.projection import projected_offset
 
 
 class Within:
-    """Balls around the inputs of a batch, cut with a box, as offsets `(batch, size)` from their centres.
+    """Balls around the inputs of a batch, intersected with a box, in offsets `(batch, size)` from their centres.
 
-    `eps` is at most the distance of the box's farthest corner. Projections are exact up to rounding: what leaves the loop is
-    still to be rounded into the set by `Ball.project`.
+    `eps` is at most the distance of the farthest corner of the box. Projections are exact up to rounding: after the loop,
+    `Ball.project` rounds the points into the set.
     """
 
     def __init__(self, x: Float[Tensor, " batch *input"], ball: Ball):
         self.p, self.centre = ball.p, x.flatten(1)
-        self.below, self.above = (room.flatten(1) for room in ball.slacks(x))
+        self.below, self.above = (slack.flatten(1) for slack in ball.slacks(x))
         corner = norm(torch.maximum(self.below, self.above), self.p)
         self.eps = torch.minimum(ball.radii(x), corner)
 
     def restrict(self, index: Tensor) -> Within:
-        """The same for some of the examples."""
+        """The balls of some of the examples."""
         part = object.__new__(Within)
         part.p = self.p
         for name in ("centre", "eps", "below", "above"):
@@ -35,11 +35,11 @@ class Within:
         return part
 
     def offset(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch size"]:
-        """Where points lie from their centres."""
+        """The offsets z - x of points."""
         return z.flatten(1) - self.centre
 
     def back(self, offset: Float[Tensor, " batch size"]) -> Float[Tensor, " batch size"]:
-        """The offset in the set nearest to a given one."""
+        """The Euclidean projection of an offset onto the set."""
         if math.isinf(self.p):
             cube = torch.minimum(torch.maximum(offset, -self.eps[:, None]), self.eps[:, None])
             return torch.minimum(torch.maximum(cube, -self.below), self.above)
@@ -50,6 +50,6 @@ class Within:
     def useful(
         self, offset: Float[Tensor, " batch size"], direction: Float[Tensor, " batch size"]
     ) -> Float[Tensor, " batch size"]:
-        """A direction without the parts that only lead out of the box."""
+        """A direction with zeros at the coordinates that point out of the box."""
         stuck = ((offset >= self.above) & (direction > 0)) | ((offset <= -self.below) & (direction < 0))
         return direction.masked_fill(stuck, 0.0)

@@ -1,4 +1,4 @@
-"""`relucert data list | fetch | info`: which data sets there are, getting them, and what is in them."""
+"""`relucert data list | fetch | info`: list, download and describe data sets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Data = (
 
 
 def run(config: List | Fetch | Info) -> int:
-    """Do what the command line asked for and print it; return the exit code."""
+    """Run one of the three commands; return the exit code."""
     if isinstance(config, List):
         return _list(config)
     if isinstance(config, Fetch):
@@ -69,7 +69,7 @@ def run(config: List | Fetch | Info) -> int:
 
 
 def _print(*lines: str | Table, error: bool = False) -> None:
-    """Print for people: text as it is (no wrapping, no markup), tables as rich draws them."""
+    """Print text without wrapping and markup, and tables with rich."""
     from rich.console import Console
 
     console = Console(stderr=error)
@@ -121,7 +121,7 @@ def _fetch(config: Fetch) -> int:
         before = locate(name, config.folder).kind
         try:
             path, fault = fetch(name, config.folder), None
-        except RelucertError as error:  # the other data sets may still be had
+        except RelucertError as error:  # continue with the other data sets
             path, fault = None, str(error)
         rows.append({"name": name, "from": before, "file": path and str(path), "error": fault})
         if config.json:
@@ -187,7 +187,7 @@ def _histogram(labels: np.ndarray, classes: int) -> list[int]:
 
 
 def _moments(images: np.ndarray, levels: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of every channel, exact up to the last division: sums over a histogram of bytes."""
+    """Mean and standard deviation of every channel from a histogram of bytes, exact up to the last division."""
     import numpy as np
 
     planes = images[..., None] if images.ndim == 3 else images

@@ -1,4 +1,4 @@
-"""`relucert VERB ...`: finds the verb, and turns the library's errors into one line and exit code 2."""
+"""`relucert VERB ...`: run a verb; errors of the library become one line on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    0 done, 2 a mistake in what was asked, 130 interrupted, 141 whoever read what it prints has gone.
+    Exit codes: 0 done, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard output closed the pipe.
     """
     try:
         try:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = done.code
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
         code = 141
     sys.exit(code)
 
@@ -65,10 +65,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _parse(verb: str, kind: Any, arguments: list[str], description: str | None = None) -> Any:
-    """The verb's configuration; --help and mistakes in the flags end here, the latter with exit code 2."""
+    """Parse the flags of a verb; --help and wrong flags exit here, the latter with code 2."""
     import tyro
 
-    # A switch such as --json is on when it is there.
+    # A boolean flag such as --json has no --no- form.
     config = (tyro.conf.FlagCreatePairsOff,)
     return tyro.cli(kind, prog=f"relucert {verb}", description=description, args=arguments, config=config)
 

@@ -1,1 +1,5 @@
-"""Norms, balls, properties, results, records and errors: everything that needs no network."""
+"""Everything that needs no network: norms, balls, properties, methods, results and errors.
+
+Reading order: `norms`, `ball` (with `water_level`, `linear_minimum`, `projection`, `sampling`), `rounding`, `properties`,
+`methods`, `verdict`, `results`, `errors`, `modes`, `versions`.
+"""

@@ -43,7 +43,7 @@ class Ball:
     p: float | int
     eps: float | int | Tensor
     box: tuple[float | int | Tensor, float | int | Tensor] | None = (0.0, 1.0)
-    # Tensors of a box show only beside x whether they have a batch dimension; until then restrictions wait here.
+    # Restrictions of a box of tensors are applied once x is known: only then is it clear which sides have a batch dimension.
     _picks: tuple[Index, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Ball:
         return f"Ball({self.p:g}, {_short(self.eps)}, box={box})"
 
     def check(self, x: Float[Tensor, " batch *input"]) -> None:
-        """Raise InvalidInput unless x is a batch of finite numbers inside the box, as long as eps."""
+        """Raise InvalidInput unless x is a batch of finite points inside the box, with one example for each entry of eps."""
         if x.ndim < 2 or x.dtype not in (torch.float32, torch.float64):
             raise InvalidInput(f"x must be a float32 or float64 tensor (batch, *input), got {x.dtype} {tuple(x.shape)}")
         self._radii(x)
@@ -69,7 +69,7 @@ class Ball:
         return self._radii(x).to(x.dtype)
 
     def reach(self, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
-        """Return eps as one number for each example, rounded up to the dtype of x: for bounds, which must cover all of it."""
+        """Return eps as one number for each example, rounded up to the dtype of x, so that bounds cover the whole ball."""
         return cast_up(self._radii(x), x.dtype)
 
     def bounds(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ class Ball:
         return cast_up(x.double() - lower.double(), x.dtype), cast_up(upper.double() - x.double(), x.dtype)
 
     def hull(self, x: Float[Tensor, " batch *input"]) -> tuple[Tensor, Tensor]:
-        """Return the smallest box that holds the set, elementwise bounds rounded outwards: box cut with [x - eps, x + eps]."""
+        """Return the smallest box around the set, box intersected with [x - eps, x + eps], rounded outwards."""
         self.check(x)
         lower, upper = self.bounds(x)
         eps = self._radii(x).reshape(-1, *[1] * (x.ndim - 1))
@@ -95,9 +95,10 @@ class Ball:
     def contains(
         self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch ..."], slack: float = 0.0
     ) -> Bool[Tensor, " batch ..."]:
-        """Say which z lie in the set, in real arithmetic: (batch,) for z like x, (batch, n) for z (batch, n, *input).
+        """Return which z lie in the set, in real arithmetic: (batch,) for z like x, (batch, n) for z (batch, n, *input).
 
-        Every length may be `slack` longer, by default not at all. For p that is no integer, what rounding hides is outside.
+        eps and the sides of the box are widened by `slack`. If p is not an integer, points that rounding cannot decide count
+        as outside.
         """
         lower, upper = self.bounds(x)
         eps, dims = self._radii(x) + slack, x.ndim - 1
@@ -106,12 +107,12 @@ class Ball:
             eps, centre, lower, upper = eps[:, None], centre[:, None], lower[:, None], upper[:, None]
         boxed = (points.isfinite() & (points >= lower) & (points <= upper)).flatten(-dims).all(-1)
         if math.isinf(self.p):
-            # Rounded up, a difference exceeds eps only if it does so in real arithmetic.
+            # A difference rounded up exceeds eps only if the exact difference does.
             limit = eps.reshape(*eps.shape, *[1] * dims)
             return boxed & (apart_up(points, centre) <= limit).flatten(-dims).all(-1)
         length = norm(points - centre, self.p, z.ndim - dims)
         inside = boxed & (length <= eps)
-        # What rounding could decide is decided by rational arithmetic, or against the point.
+        # Within rounding of eps, rational arithmetic decides; for other p the point counts as outside.
         hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps
         close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite() & (eps > 1e-290)
         if slack > 0 or not bool(close.any()):
@@ -124,9 +125,9 @@ class Ball:
     def project(
         self, x: Float[Tensor, " batch *input"], z: Float[Tensor, " batch *input"]
     ) -> Float[Tensor, " batch *input"]:
-        """Return the points of the set nearest to z in l_2, rounded so that `contains` holds; points of the set stay.
+        """Return the Euclidean projection of z onto the set, rounded so that `contains` holds; points of the set are unchanged.
 
-        No gradient passes through.
+        The result has no gradient.
         """
         self.check(x)
         if z.shape != x.shape:
@@ -146,12 +147,12 @@ class Ball:
 
     def sample(
         self, x: Float[Tensor, " batch *input"], generator: torch.Generator, count: int | None = None,
-        *, alike: bool = False,
+        *, independent: bool = False,
     ) -> Float[Tensor, " batch ..."]:  # fmt: skip
         """Return random points of the set, like x or with `count` as (batch, count, *input); `contains` holds exactly.
 
-        Half of the points are as near to the surface as `random_offsets` can bring them. With `alike` an example's points do
-        not depend on who shares the batch.
+        Half of the points are scaled towards the boundary, see `random_offsets`. With `independent` the points of an example
+        are independent of the batch composition.
         """
         self.check(x)
         many = 1 if count is None else count
@@ -161,9 +162,9 @@ class Ball:
         below, above = (x.double() - lower.double()).flatten(1), (upper.double() - x.double()).flatten(1)
         radius = torch.minimum(self._radii(x), norm(torch.maximum(below, above), self.p))
         _refuse(radius.isinf(), radius, "eps must be finite where the box is not, to sample from the set: the radius")
-        step = random_offsets(below, above, radius, self.p, many, generator, alike=alike)
-        # One centre for each point, as `rounded_inwards` wants them.
-        centre, low, high = (part.repeat_interleave(many, 0) for part in (x, lower, upper))
+        step = random_offsets(below, above, radius, self.p, many, generator, independent=independent)
+        # `rounded_inwards` takes one centre for each point.
+        centre, low, high = (values.repeat_interleave(many, 0) for values in (x, lower, upper))
         points = centre.double() + step.reshape(centre.shape)
         points = rounded_inwards(centre, points, self.p, self._radii(x).repeat_interleave(many, 0), low, high)
         return points if count is None else points.reshape(len(x), many, *x.shape[1:])
@@ -171,7 +172,7 @@ class Ball:
     def range(
         self, x: Float[Tensor, " batch *input"], rows: Float[Tensor, " batch rows *input"], *, budget: int = BUDGET
     ) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
-        """Return lower bounds on the least and upper bounds on the greatest <c, z - x> over the set, as `minimum` does."""
+        """Return lower bounds on the minimum and upper bounds on the maximum of <c, z - x> over the set; see `minimum`."""
         below, above = (None, None) if self.box is None else self.slacks(x)
         return linear_range(rows, self.p, cast_up(self._radii(x), x.dtype), below, above, budget=budget)
 
@@ -186,8 +187,8 @@ class Ball:
     ) -> LinearMinimum:
         """Return lower bounds on <c, z - x> over the set for rows c, (batch, rows, *input) or one for each example like x.
 
-        See `linear_minimum` for what is proved, the gradient and the memory; with `point` also the minimisers z, in the set
-        exactly. Where the set has no end along a row the value is -inf.
+        With `point` also return the minimisers z, which lie in the set exactly. The value is -inf if the function is unbounded
+        below on the set. See `linear_minimum` for the guarantee, the gradient and the memory.
         """
         self.check(x)
         single = rows.ndim == x.ndim
@@ -199,19 +200,19 @@ class Ball:
         x, radii = x.detach(), self._radii(x)
         below, above = (None, None) if self.box is None else self.slacks(x)
         eps = cast_up(radii, x.dtype)
-        value, offset = linear_minimum(
-            many, self.p, eps, below, above, offset=point, max_iterations=max_iterations, budget=budget
+        value, minimisers = linear_minimum(
+            many, self.p, eps, below, above, max_iterations=max_iterations, budget=budget
         )
         points = None
-        if offset is not None:
+        if point:
             count = many.shape[1]
-            centre, low, high, eps = (part.repeat_interleave(count, 0) for part in (x, *self.bounds(x), radii))
-            points = rounded_inwards(centre, centre.double() + offset.flatten(0, 1), self.p, eps, low, high)
+            centre, low, high, eps = (values.repeat_interleave(count, 0) for values in (x, *self.bounds(x), radii))
+            points = rounded_inwards(centre, centre.double() + minimisers().flatten(0, 1), self.p, eps, low, high)
             points = points.reshape(rows.shape)
         return LinearMinimum(value=value.squeeze(1) if single else value, point=points)
 
     def restrict(self, index: Index) -> Ball:
-        """Return the ball of some of the examples: an integer (a batch of one), a slice, a mask or positions."""
+        """Return the ball restricted to some examples: an integer (a batch of one), a slice, a mask or positions."""
         if isinstance(index, int):
             index = slice(index, index + 1 or None)
         elif not isinstance(index, slice):
@@ -227,7 +228,7 @@ class Ball:
         return replace(self, eps=eps)
 
     def beside(self, x: Float[Tensor, " batch *input"]) -> Ball:
-        """Return the ball with its box in the dtype of x: beside x in float64 it stays the set that it is beside x.
+        """Return the ball with its box rounded to the dtype of x, so that it describes the same set for a float64 copy of x.
 
         >>> float(Ball(2, 0.5, box=(0, 0.1)).beside(torch.zeros(1, 2)).bounds(torch.zeros(1, 2).double())[1].max())
         0.10000000149011612
@@ -243,7 +244,7 @@ class Ball:
     def key(self, index: int = 0, x: Float[Tensor, " batch *input"] | None = None) -> dict[str, Any]:
         """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf".
 
-        A box of two tensors needs x to tell which part of them belongs to the example; unless constant it becomes a digest.
+        A box of two tensors needs x, which determines the entries of the example; unless constant it becomes a digest.
 
         >>> Ball(math.inf, torch.tensor([0.25, 0.5])).key(1)
         {'p': 'inf', 'eps': 0.5, 'box': [0.0, 1.0]}
@@ -260,7 +261,7 @@ class Ball:
         return {"p": _described(self.p), "eps": _described(eps), "box": box}
 
     def _radii(self, x: Tensor) -> Tensor:
-        """Eps for each example in float64."""
+        """One eps for each example, in float64."""
         if not isinstance(self.eps, Tensor):
             return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)
         if len(self.eps) != len(x):
@@ -268,7 +269,7 @@ class Ball:
         return self.eps.to(x.device, torch.float64)
 
     def _side(self, side: float | Tensor, x: Tensor) -> Tensor:
-        """One side of the box for every number of x."""
+        """One side of the box, broadcast to the shape of x."""
         side = torch.as_tensor(side, dtype=x.dtype, device=x.device)
         if side.ndim == x.ndim and len(side) != 1:
             for pick in self._picks:
@@ -280,7 +281,7 @@ class Ball:
 
 
 def _checked_eps(eps: Any) -> float | Tensor:
-    """Eps as a float or a tensor (batch,), after checking it."""
+    """Check eps and return it as a float or a tensor (batch,)."""
     try:
         value = eps.detach() if isinstance(eps, Tensor) else torch.as_tensor(eps, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -297,7 +298,7 @@ def _checked_eps(eps: Any) -> float | Tensor:
 
 
 def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
-    """The box as None or two sides, each a float or a tensor, after checking it."""
+    """Check the box and return it as None or two sides, each a float or a tensor."""
     if box is None:
         return None
     if not isinstance(box, tuple | list) or len(box) != 2:
@@ -315,7 +316,7 @@ def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
 
 
 def _refuse(wrong: Tensor, values: Tensor, rule: str) -> None:
-    """Raise an error that names the first wrong value and its example."""
+    """Raise InvalidInput with the rule, the first value that breaks it, and its example."""
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
         raise InvalidInput(f"{rule}, got {values[tuple(place)].item()} in example {place[0]}")
@@ -332,7 +333,7 @@ def _short(value: float | Tensor) -> str:
 
 
 def _described(value: float | Tensor) -> float | str:
-    """A number, "inf" or "-inf", or the digest of a tensor that is not constant."""
+    """A side as JSON: a number, "inf" or "-inf", or the digest of a tensor that is not constant."""
     if isinstance(value, Tensor):
         if not bool((value == value.flatten()[0]).all()):
             return "sha256:" + hashlib.sha256(value.double().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -1,46 +1,46 @@
-"""The errors of the library: each one is also the built-in error a caller would expect."""
+"""The errors that relucert raises; each one is also a subclass of the matching built-in error."""
 
 from __future__ import annotations
 
 
 class RelucertError(Exception):
-    """Anything that relucert raises on purpose; the command line turns it into one line and exit code 2."""
+    """The base of all errors of relucert; the command line prints one as a single line and exits with code 2."""
 
 
 class InvalidInput(RelucertError, ValueError):
-    """A parameter breaks its rule; the message names the parameter, the rule and the value found."""
+    """A parameter breaks its rule; the message names the parameter, the rule and the value."""
 
 
 class UnsupportedLayer(RelucertError, TypeError):
-    """A module holds something that is not piecewise affine, or not one of the supported kinds."""
+    """A module contains a layer that is not piecewise affine, or not one of the supported kinds."""
 
 
 class WrongMode(RelucertError, RuntimeError):
-    """The network is in train mode where only its evaluation behaviour has a meaning."""
+    """The network is in train mode, but the function is only defined for eval mode."""
 
 
 class CheckpointError(RelucertError, ValueError):
-    """A file is not a checkpoint, or it is damaged."""
+    """A file is not a checkpoint, or is damaged."""
 
 
 class MissingData(RelucertError, FileNotFoundError):
-    """A data set is not in the data folder and could not be fetched; the message says what to do."""
+    """A data set is not in the data folder and cannot be downloaded; the message says what to do."""
 
 
 class DamagedData(RelucertError, ValueError):
-    """A data file or a download does not hold what it should."""
+    """The contents of a data file or a download are not the expected ones."""
 
 
 class RecordConflict(RelucertError, ValueError):
-    """Two records have the same key and say different things."""
+    """Two records have the same key but different contents."""
 
 
 class RunError(RelucertError, RuntimeError):
-    """A training run cannot start or go on: its folder is in use, holds another run, or its loss is not finite."""
+    """A training run cannot start or continue: its folder is in use or holds another run, or the loss is not finite."""
 
 
 class Contradiction(RelucertError, ArithmeticError):
-    """A proof and a witness exclude each other: a fault of relucert, which is reported instead of an answer."""
+    """A proved bound and a witness contradict each other: a bug in relucert, reported instead of an answer."""
 
 
 class FileAccessError(RelucertError, OSError):

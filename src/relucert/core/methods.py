@@ -1,4 +1,4 @@
-"""Methods as values: frozen dataclasses that hold parameters only, their canonical text, and the way back."""
+"""Methods as values: frozen dataclasses that hold parameters only, and their canonical text in both directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Method:
 
     A parameter is an int, float, bool, str, `Literal`, one of these or None, or a tuple of these. Parameters are checked
     against their annotations, and numbers are made exactly of the annotated type (1 becomes 1.0 in a float), so
-    that equal methods have equal `spec`s. A subclass with rules of its own calls `super().__post_init__()` first.
+    that equal methods have equal `spec`s. A subclass that checks more rules calls `super().__post_init__()` first.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class PGD(Method):
@@ -49,20 +49,20 @@ AnyMethod = TypeVar("AnyMethod", bound=Method)
 def spec(method: Method) -> str:
     """The canonical text of a method: its name and all parameters in alphabetical order, `pgd(restarts=10, steps=40)`.
 
-    Equal methods have equal texts, and `parse` leads back; records are keyed by it. Without parameters it is the name.
+    Equal methods have equal texts, `parse` inverts it, and records are keyed by it. Without parameters it is the name.
     """
     hints = _parameters(type(method))
-    # Fitted again because a subclass may have skipped Method.__post_init__, and keys must not depend on that.
+    # Checked again because a subclass may not call Method.__post_init__, and record keys must not depend on that.
     values = {p: _fit(method.name, p, getattr(method, p), hints[p]) for p in sorted(hints)}
     arguments = ", ".join(f"{parameter}={value!r}" for parameter, value in values.items())
     return f"{method.name}({arguments})" if arguments else method.name
 
 
 def parse(method: str | Method, registry: Mapping[str, type[AnyMethod]]) -> AnyMethod:
-    """The method that an instance, a name or a text such as `"pgd(steps=40, restarts=10)"` stands for.
+    """The method described by an instance, a name or a text such as `"pgd(steps=40, restarts=10)"`.
 
-    `registry` has the classes that are possible here by name. Values are numbers (`inf` too), True, False, None, quoted
-    strings and tuples of these; nothing is evaluated. Parameters that are left out keep their defaults.
+    `registry` maps names to the allowed classes. Values are numbers (also `inf`), True, False, None, quoted strings and
+    tuples of these; no code is evaluated. Omitted parameters keep their defaults.
     """
     known = ", ".join(sorted(registry)) or "none"
     if isinstance(method, Method):
@@ -135,7 +135,7 @@ def _value(parameter: str, node: ast.expr) -> Any:
 
 
 def _fit(name: str, parameter: str, value: Any, hint: Any) -> Any:
-    """`value` as exactly the type that the annotation `hint` asks for, or an error that names parameter and value."""
+    """Convert `value` to exactly the type of the annotation `hint`, or raise an error that names parameter and value."""
     fitted = _fitted(value, hint)
     if fitted is _MISFIT:
         raise InvalidInput(f"{parameter} of {name} must be {_describe(hint)}, got {value!r}")
@@ -148,11 +148,11 @@ _MISFIT = object()
 def _fitted(value: Any, hint: Any) -> Any:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        # A member of exactly the value's type comes first: 1 stays an int in `float | int`.
+        # Try the member of exactly the value's type first: 1 stays an int in `float | int`.
         members = sorted(get_args(hint), key=lambda member: member is not type(value))
-        return next((found for member in members if (found := _fitted(value, member)) is not _MISFIT), _MISFIT)
+        return next((fitted for member in members if (fitted := _fitted(value, member)) is not _MISFIT), _MISFIT)
     if origin is Literal:
-        # Literal[1] must not take True, though 1 == True.
+        # Literal[1] must not accept True, although 1 == True.
         return next((item for item in get_args(hint) if item == value and type(item) is type(value)), _MISFIT)
     if origin is tuple:
         return _fitted_tuple(value, get_args(hint))
@@ -165,9 +165,9 @@ def _fitted(value: Any, hint: Any) -> Any:
         return int(value) if is_number and isinstance(value, Integral) else _MISFIT
     if hint is float:
         try:
-            # + 0.0 turns -0.0 into 0.0: the two are equal, so their texts must be.
+            # + 0.0 turns -0.0 into 0.0: equal numbers must have equal texts.
             return float(value) + 0.0 if is_number and not math.isnan(value) else _MISFIT
-        except OverflowError:  # an int beyond every float
+        except OverflowError:  # an int larger than every float
             return _MISFIT
     raise TypeError(
         f"a parameter of a method cannot be annotated {hint!r}: int, float, bool, str, None, Literal, tuple"

@@ -1,4 +1,4 @@
-"""Gradients although the caller has switched them off: bounds and attacks are optimised by them."""
+"""Gradients inside `torch.inference_mode`: bounds and attacks are optimised by gradients even if the caller disabled them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
-def outside_inference(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function for callers within `torch.inference_mode`, too: it leaves that, and takes copies of tensors made there.
+def outside_inference(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a function that needs gradients so that it can be called inside `torch.inference_mode`.
+
+    The call leaves inference mode, and arguments that are inference tensors are copied.
 
     >>> @outside_inference
     ... def slope(x):
@@ -26,11 +28,11 @@ def outside_inference(function: Callable[Given, Found]) -> Callable[Given, Found
     """
 
     @wraps(function)
-    def called(*given: Given.args, **named: Given.kwargs) -> Found:
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         if not torch.is_inference_mode_enabled():
-            return function(*given, **named)
+            return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
-            return function(*map(_own, given), **{name: _own(value) for name, value in named.items()})  # type: ignore[arg-type]
+            return function(*map(_own, args), **{name: _own(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 
     return called
 

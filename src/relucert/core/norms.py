@@ -1,4 +1,4 @@
-"""The l_p norms: the norm is a value p in [1, inf], everywhere in the library."""
+"""The l_p norms for p in [1, inf]: the norm, its derivative, the dual exponent and steepest ascent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Fl
     """Return the l_p norm over all dimensions but the first `batch_dims`.
 
     ||v||_p = (sum_i |v_i|^p)^(1/p), and max_i |v_i| for p = inf; shape v.shape[:batch_dims].
-    No power overflows or vanishes, however large p or |v| is; the gradient at the zero vector is zero.
+    No power overflows or underflows, however large p or |v| is; the gradient at the zero vector is zero.
 
     >>> norm(torch.tensor([[3.0, -4.0], [0.0, 0.0]]), 2)
     tensor([5., 0.])
@@ -63,25 +63,25 @@ def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Fl
     if math.isinf(p):
         return flat.abs().amax(-1)
     plain = torch.linalg.vector_norm(flat, p, dim=-1)
-    # ||v||^p and its derivative must stay well inside the range of the dtype: half of the exponents is a safe share.
-    # Roots other than the square one take 1/p rounded, an error that grows with log ||v||.
+    # ||v||^p and its derivative must stay well inside the range of the dtype: half of its exponents is safe.
+    # For p != 2 the root uses a rounded 1/p, and its error grows with log ||v||.
     reach = 0.5 * math.log(torch.finfo(v.dtype).max) / p
     reach = reach if p == 2.0 else min(reach, 8.0)
     safe = plain.detach().log().abs() <= reach
     if bool(safe.all()):
         return plain
-    # Each formula sees zeros in the other's rows, where its own gradient would be NaN.
+    # Each formula gets zeros in the rows of the other one, where its gradient would be NaN.
     inside, zeros = safe.unsqueeze(-1), torch.zeros_like(flat)
     plain = torch.linalg.vector_norm(torch.where(inside, flat, zeros), p, dim=-1)
     return torch.where(safe, plain, _scaled_norm(torch.where(inside, zeros, flat), p))
 
 
 def _scaled_norm(flat: Float[Tensor, "... size"], p: float) -> Float[Tensor, ...]:
-    """The norm of the vector divided by its largest entry, times that entry."""
+    """The norm as max_i |v_i| times the norm of v / max_i |v_i|, which cannot overflow."""
     largest = flat.detach().abs().amax(-1)
     scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
     powers = (flat / scale.unsqueeze(-1)).abs().pow(p).sum(-1)
-    # The root has an infinite slope at 0: keep it away from there, the outer `where` sends no gradient back.
+    # The root has an infinite slope at 0: avoid evaluating it there; the outer `where` passes no gradient back.
     zero = powers == 0
     root = torch.where(zero, torch.ones_like(powers), powers).pow(1.0 / p)
     return torch.where(zero, torch.zeros_like(powers), root * scale)
@@ -92,8 +92,8 @@ def norm_slope(
 ) -> Float[Tensor, ...]:
     """Return the derivative of ||v||_p with respect to v, where the norms `length` are known; they broadcast against v.
 
-    sign(v_i) (|v_i| / ||v||)^(p - 1). For p = inf the entries of largest size share it: `ties` says how many there are, one
-    if it is not given. Zero for the zero vector.
+    The derivative is sign(v_i) (|v_i| / ||v||)^(p - 1). For p = inf the entries of largest size share it equally: `ties` is
+    their number, 1 by default. It is zero for the zero vector.
 
     >>> norm_slope(torch.tensor([[3.0, -4.0]]), torch.tensor([[5.0]]), 2)
     tensor([[ 0.6000, -0.8000]])
@@ -108,10 +108,10 @@ def norm_slope(
 
 
 def steepest(g: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, ...]:
-    """Return the direction of the l_p unit ball along which the linear function g grows fastest.
+    """Return the direction of steepest ascent of <g, d> in the l_p unit ball.
 
-    argmax { <g, d> : ||d||_p <= 1 }, the value of which is ||g||_q: d_i = sign(g_i) (|g_i| / ||g||_q)^(q - 1); the sign for
-    p = inf, the (first) largest coordinate alone for p = 1. A zero gradient gives the zero direction.
+    argmax { <g, d> : ||d||_p <= 1 } is d_i = sign(g_i) (|g_i| / ||g||_q)^(q - 1), with the value ||g||_q: the sign for
+    p = inf, only the first largest coordinate for p = 1. A zero gradient gives the zero direction.
 
     >>> steepest(torch.tensor([[3.0, -4.0], [0.0, 0.0]]), 2)
     tensor([[ 0.6000, -0.8000],

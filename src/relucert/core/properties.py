@@ -1,4 +1,4 @@
-"""What is to be proved about the logits: linear inequalities, of which "the class stays y" is one instance."""
+"""Properties to be proved about the logits: linear inequalities C f(z) + c > 0, such as "the class stays y"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relucert.core.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """Rows C (batch, specs, classes) and offsets c (batch, specs): it holds for logits f(z) where C f(z) + c > 0 in all rows.
+    """A property of the logits: C f(z) + c > 0 in all rows, with rows C (batch, specs, classes) and offsets c (batch, specs).
 
     >>> two = class_stays(torch.tensor([1]), classes=3)
     >>> two.rows
@@ -56,7 +56,7 @@ class Property:
         return self.rows.shape[2]
 
     def margins(self, logits: Float[Tensor, "*many batch classes"]) -> Float[Tensor, "*many batch specs"]:
-        """C f + c, row by row, in the wider of the two dtypes; leading dimensions (restarts, samples) are kept."""
+        """The margins C f + c of all rows, in the wider of the two dtypes; leading dimensions (restarts, samples) are kept."""
         if logits.shape[-2:] != (len(self), self.classes):
             raise InvalidInput(
                 f"logits must have shape (..., batch, classes) = (..., {len(self)}, {self.classes}), "
@@ -71,11 +71,11 @@ class Property:
         return self.margins(logits).amin(-1)
 
     def holds(self, logits: Float[Tensor, "*many batch classes"]) -> Bool[Tensor, "*many batch"]:
-        """Whether `margin` is positive; a tie does not hold, nor does NaN."""
+        """Whether `margin` is positive; a tie or NaN does not count as positive."""
         return self.margin(logits) > 0
 
     def restrict(self, index: slice | Tensor) -> Property:
-        """The property of some examples: a slice, a mask (batch,) or positions (n,)."""
+        """The property restricted to some examples, given as a slice, a mask (batch,) or positions (n,)."""
         return Property(self.rows[index], self.offsets[index])
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Property:
@@ -90,7 +90,7 @@ def class_stays(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Property:
-    """f_y > f_s for every other class s: rows e_y - e_s for s != y, in the order of the classes; (batch, classes - 1).
+    """The property that the class stays y: rows e_y - e_s (batch, classes - 1, classes) for all s != y, in class order.
 
     dtype and device default to torch's default dtype and the device of `y`.
     """
@@ -109,7 +109,7 @@ def against(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Property:
-    """f_y > f_t for the chosen targets t (batch, specs) only: rows e_y - e_t, in the order given.
+    """The property f_y > f_t for some target classes t (batch, specs): rows e_y - e_t, in the given order.
 
     >>> against(torch.tensor([0]), torch.tensor([[2]]), classes=3).rows
     tensor([[[ 1.,  0., -1.]]])

@@ -1,4 +1,4 @@
-"""What the public functions return: one frozen dataclass for each question, always about a batch."""
+"""The results of the public functions: frozen dataclasses with one entry for each example of a batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
 class _Batch:
-    """Fields with one entry for each example: a tensor (batch, ...), a list, or None for all."""
+    """A dataclass whose fields have one entry for each example: a tensor (batch, ...), a list, or None."""
 
     def __len__(self) -> int:
         return next(len(values) for values in self._entries().values() if values is not None)
 
     def __getitem__(self, index: int | slice | Tensor) -> Self:
-        """The results of some examples, again as a batch: an integer (a batch of one), a slice, a mask or positions."""
+        """The results of some examples, as a batch: index by an integer (a batch of one), a slice, a mask or positions."""
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index must be within the batch of {len(self)}, got {index}")
@@ -42,11 +42,11 @@ AnyBatch = TypeVar("AnyBatch", bound=_Batch)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RadiusInterval(_Batch):
-    """For every example an interval around the distance to the nearest change of decision.
+    """For every example an interval [lower, upper] around the distance to the nearest change of decision.
 
-    `lower` (batch,) is proved; `upper` (batch,) is the distance of `witness` (batch, *input), inf without one; `exact`
-    (batch,) says that the optimum was proved and upper <= lower (1 + tol), see `meets`; `seconds` (batch,); `method`, one
-    text for each example. Rows of `witness` without a witness are NaN; it is None where none has one.
+    `lower` (batch,) is proved; `upper` (batch,) is the distance of `witness` (batch, *input), inf without a witness; `exact`
+    (batch,) says that optimality is proved and upper <= lower (1 + tol), see `meets`; `seconds` (batch,); `method` has one
+    text for each example. Rows of `witness` of examples without a witness are NaN; `witness` is None if no example has one.
 
     >>> found = RadiusInterval(
     ...     lower=torch.tensor([0.5, 0.25]), upper=torch.tensor([0.5, float("inf")]), exact=torch.tensor([True, False]),
@@ -88,11 +88,11 @@ class RadiusInterval(_Batch):
 class Certificate(_Batch):
     """For every example a verdict about a ball.
 
-    `margin` (batch,) is the best proved lower bound on the property's margin over the ball, -inf without one; `witness`
-    (batch, *input) shows what is VULNERABLE, its other rows are NaN, and it is None where there is none; `method` names who
-    decided each example; `seconds` (batch,). `reason` says why an example is UNKNOWN, where that is known. `claim` names a
-    solver that claims that the example is robust: on its word alone the verdict is UNKNOWN (`mip(trust="solver")`). Both are
-    one text for each example, empty where there is nothing to say.
+    `margin` (batch,) is the best proved lower bound on the property's margin over the ball, -inf without one. `witness`
+    (batch, *input) holds the counterexamples of VULNERABLE examples; other rows are NaN, and it is None without any
+    counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an example is
+    UNKNOWN, if a reason is known. `claim` names a solver that reports the example as robust without a proof that can be
+    checked: the verdict is UNKNOWN (`mip(trust="solver")`). `reason` and `claim` have one text for each example, or "".
     """
 
     verdict: list[Verdict]
@@ -117,7 +117,7 @@ class Certificate(_Batch):
         for name in ("margin", "seconds"):
             _check_numbers(name, getattr(self, name), batch)
         object.__setattr__(self, "verdict", [Verdict(verdict) for verdict in self.verdict])
-        # A witness against a proof means that one of the two is wrong: better no answer than such a one.
+        # If a witness contradicts a proof, one of them is wrong: raise an error instead of returning an answer.
         robust, vulnerable = self.which(Verdict.ROBUST), self.which(Verdict.VULNERABLE)
         _refuse(
             "margin must not be negative where the verdict is robust", robust & (self.margin < 0), margin=self.margin
@@ -131,7 +131,7 @@ class Certificate(_Batch):
 
     def which(self, verdict: Verdict) -> Bool[Tensor, " batch"]:
         """The mask of the examples with this verdict."""
-        return torch.tensor([found is verdict for found in self.verdict], dtype=torch.bool, device=self.margin.device)
+        return torch.tensor([each is verdict for each in self.verdict], dtype=torch.bool, device=self.margin.device)
 
     def __repr__(self) -> str:
         counts = [f"{self.verdict.count(verdict)} {verdict}" for verdict in Verdict if verdict in self.verdict]
@@ -142,7 +142,7 @@ class Certificate(_Batch):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Adversarial(_Batch):
-    """What an attack found: `x` (batch, *input), `success` (batch,) and `distance` (batch,), which is inf on failure.
+    """The result of an attack: `x` (batch, *input), `success` (batch,) and `distance` (batch,), which is inf on failure.
 
     >>> Adversarial(torch.zeros(2, 4), torch.tensor([True, False]), torch.tensor([0.5, float("inf")]))
     Adversarial(2 examples, 1 successful, distance 0.5 to 0.5)
@@ -172,7 +172,7 @@ class Adversarial(_Batch):
 class Distances(_Batch):
     """The paper's d_B (`region`) and d_D (`decision`, signed if labels were given), both (batch,).
 
-    Training goes through these values, so only their shapes are checked.
+    Only shapes are checked, because training differentiates through these values.
     """
 
     region: Float[Tensor, " batch"]
@@ -187,7 +187,7 @@ class Distances(_Batch):
 
 
 def meets(lower: Float[Tensor, " batch"], upper: Float[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
-    """Whether upper <= lower (1 + tol), tol = 1e-6 in float64 and 1e-4 in float32: a proved optimum is then `exact`.
+    """Whether upper <= lower (1 + tol), with tol = 1e-6 in float64 and 1e-4 in float32: the condition of `exact`.
 
     >>> meets(torch.tensor([1.0, 1.0]), torch.tensor([1.00005, 1.001]))
     tensor([ True, False])
@@ -199,7 +199,7 @@ def meets(lower: Float[Tensor, " batch"], upper: Float[Tensor, " batch"]) -> Boo
 
 
 def concatenate(results: Sequence[AnyBatch]) -> AnyBatch:
-    """One result for several batches of the same kind, in order.
+    """Concatenate results of the same kind into one result.
 
     >>> part = Distances(torch.tensor([1.0]), torch.tensor([2.0]))
     >>> len(concatenate([part, part]))
@@ -216,7 +216,7 @@ def concatenate(results: Sequence[AnyBatch]) -> AnyBatch:
 
 
 def scattered(results: AnyBatch, index: Tensor, some: AnyBatch) -> AnyBatch:
-    """A result with the entries at positions `index` (n,) replaced by those of another result.
+    """A copy of `results` whose entries at positions `index` (n,) are those of `some`.
 
     >>> every = Distances(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
     >>> scattered(every, torch.tensor([1]), Distances(torch.tensor([9.0]), torch.tensor([8.0]))).region
@@ -246,19 +246,19 @@ def _pick(values: Any, positions: Tensor) -> Any:
     return [values[position] for position in positions.tolist()]
 
 
-def _keep_witnesses(result: RadiusInterval | Certificate, found: Tensor, rule: str) -> None:
-    """Check that there is a witness where `found`, and blank the other rows so that none can be taken for one."""
+def _keep_witnesses(result: RadiusInterval | Certificate, needed: Tensor, rule: str) -> None:
+    """Check that every example of the mask `needed` has a witness, and set all other rows to NaN."""
     witness = result.witness
     if witness is None:
-        _refuse(f"witness must be given where {rule}", found)
+        _refuse(f"witness must be given where {rule}", needed)
         return
-    if witness.ndim < 2 or len(witness) != len(found):
+    if witness.ndim < 2 or len(witness) != len(needed):
         raise InvalidInput(
-            f"witness must have shape (batch, *input) with batch {len(found)}, got {tuple(witness.shape)}"
+            f"witness must have shape (batch, *input) with batch {len(needed)}, got {tuple(witness.shape)}"
         )
-    _refuse(f"witness must be finite where {rule}", found & ~_finite_rows(witness))
-    if not found.all():
-        kept = found.view(-1, *[1] * (witness.ndim - 1))
+    _refuse(f"witness must be finite where {rule}", needed & ~_finite_rows(witness))
+    if not needed.all():
+        kept = needed.view(-1, *[1] * (witness.ndim - 1))
         object.__setattr__(result, "witness", witness.where(kept, torch.nan))
 
 
@@ -292,8 +292,8 @@ def _check_length(name: str, values: Any, batch: int) -> None:
 def _refuse(rule: str, wrong: Tensor, **values: Tensor) -> None:
     if wrong.any():
         example = int(wrong.nonzero()[0])
-        found = "".join(f", {name} {value[example].item()!r}" for name, value in values.items())
-        raise InvalidInput(f"{rule}, got example {example}{found}")
+        numbers = "".join(f", {name} {value[example].item()!r}" for name, value in values.items())
+        raise InvalidInput(f"{rule}, got example {example}{numbers}")
 
 
 def _examples(result: _Batch) -> str:

@@ -1,4 +1,4 @@
-"""Random points of an l_p ball cut with a box, spread so that they test what is said about it."""
+"""Random points of an l_p ball intersected with a box, from near the centre to its corners and vertices."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def random_offsets(
     count: int,
     generator: torch.Generator,
     *,
-    alike: bool = False,
+    independent: bool = False,
 ) -> Float[Tensor, " batch count size"]:
-    """Return random steps of l_p length at most `radius` within the rooms, up to rounding; all arguments are float64.
+    """Return random steps d with ||d||_p <= `radius` and -below <= d <= above, up to rounding; all arguments are float64.
 
-    Signs are random (towards the room, if the other side has none). The sizes of coordinates are U^k with U uniform and, for
-    each point, log10 k uniform in [-2, 2]: near corners of the cube, near vertices of the cross-polytope, and all between.
-    Half of the points are scaled to the full radius, the others to a uniform share of it; coordinates are then cut to their
-    rooms and the rest lengthened again, a few times. With `alike` all examples have the same draws, so that what one of them
-    gets does not depend on the others.
+    Signs are random; a coordinate without slack on one side moves to the other. The sizes of coordinates are U^k with U
+    uniform and, for each point, log10 k uniform in [-2, 2]: points near corners of the cube, near vertices of the
+    cross-polytope, and in between. Half of the points are scaled to the full radius, the others to a uniform share of it.
+    Coordinates are then clipped to [-below, above] and the step is scaled again, a few times. With `independent` all examples
+    use the same draws, so that the steps are independent of the batch composition.
     """
     batch, size = below.shape
     below, above = below.unsqueeze(1), above.unsqueeze(1)
 
     def uniform(last: int) -> Tensor:
         return torch.rand(
-            1 if alike else batch, count, last, generator=generator, dtype=torch.float64, device=below.device
+            1 if independent else batch, count, last, generator=generator, dtype=torch.float64, device=below.device
         )
 
     signs = torch.where((uniform(size) < 0.5) & (below > 0) | (above == 0), -1.0, 1.0)

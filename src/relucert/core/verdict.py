@@ -1,4 +1,4 @@
-"""`Verdict`: what a method says about one example."""
+"""`Verdict`: the four possible answers about one example."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from relucert.core.errors import InvalidInput
 
 
 class Verdict(StrEnum):
-    """ROBUST is proved, VULNERABLE comes with a counterexample, MISCLASSIFIED is wrong at the input itself; else UNKNOWN.
+    """ROBUST is proved, VULNERABLE has a counterexample, MISCLASSIFIED is wrong at the input itself; all else is UNKNOWN.
 
-    Results, records and reports share it, so it needs no torch.
+    This module does not import torch, because records and reports use it too.
     """
 
     ROBUST = "robust"

@@ -1,4 +1,4 @@
-"""What a result was obtained with."""
+"""The versions of the software with which a result was computed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The data sets of the paper, and the digits that come with scikit-learn: one loader a data set.
+"""The data sets of the paper and the digits of scikit-learn: one loader a data set.
 
-What is imported here at once needs neither torch nor numpy, so that the command line can name the data sets in its
-`--help`; `dataset`, `fetch` and `Dataset` are imported when they are first asked for.
+Reading order: `specs` (what each data set is), `load` (`dataset`), `folder`, `download`, `npz`, then the loaders.
+This module imports neither torch nor numpy, so that `--help` of the command line is fast; `dataset`, `fetch` and `Dataset` are
+imported at their first use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-# No submodule may be called `dataset` or `fetch`: importing it would overwrite the function of that name here.
+# No submodule may be named `dataset` or `fetch`: importing it would replace the function of that name.
 def __getattr__(name: str) -> Any:
     if name in ("dataset", "fetch"):
         from relucert.data import load

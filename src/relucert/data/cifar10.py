@@ -21,13 +21,13 @@ BATCHES = {
     "train": [f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)],
     "test": ["cifar-10-batches-py/test_batch"],
 }
-LARGEST_BATCH = 64 * 2**20  # bytes; the official ones have 31 million
+LARGEST_BATCH = 64 * 2**20  # bytes; the official batches have 31 million
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that knows numpy arrays and the built-in containers, and refuses every other name."""
+    """An unpickler that accepts only numpy arrays and built-in containers."""
 
-    # The function numpy pickles arrays with has moved between versions; an array tells where it is now.
+    # The module of numpy's reconstruction function depends on the version; an array knows it.
     _reconstruct: Any = np.empty(0).__reduce__()[0]
     ALLOWED: Mapping[tuple[str, str], Any] = {
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
@@ -46,17 +46,17 @@ class _ArraysOnly(pickle.Unpickler):
 def _batch(content: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (N, 32, 32, 3) and labels (N,) of one pickle."""
     try:
-        # Python 2 wrote these: its strings are bytes here.
+        # Python 2 wrote these files: its strings become bytes.
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
         data, labels = batch[b"data"], batch[b"labels"]
-    except Exception as error:  # a hostile or cut pickle can raise anything
+    except Exception as error:  # a hostile or truncated pickle can raise anything
         raise DamagedData(f"{what} is not a batch of CIFAR-10: {error!r}") from error
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise DamagedData(f"{what}: data must be uint8 of shape (N, 3072), got {found}")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(label) is int for label in labels):
         raise DamagedData(f"{what}: labels must be a list of {len(data)} integers")
-    # A row is the red plane, the green one, the blue one.
+    # A row holds the red, the green and the blue plane.
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(labels, np.int64)
 
 
@@ -71,7 +71,7 @@ def read(spec: Spec, files: Mapping[str, Path]) -> dict[str, np.ndarray]:
         try:
             with tarfile.open(fileobj=file, mode="r:gz") as archive:
                 for member in archive:
-                    # Whatever else is in there is passed over; a name selects a member and never a file on disk.
+                    # Other members are skipped; nothing is unpacked to disk.
                     content = archive.extractfile(member) if member.isfile() and member.name in wanted else None
                     if content is not None and member.size <= LARGEST_BATCH:
                         found[member.name] = _batch(content.read(), f"{path}: {member.name}")

@@ -1,4 +1,4 @@
-"""Fetching an official archive: several addresses, several attempts, nothing kept that is not the official file."""
+"""Download of an official archive from several addresses, with retries; only a file with the official digest is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to insist: `attempts` in a row that bring nothing new end an address, with growing pauses between."""
+    """When to give up: after `attempts` requests in a row without new bytes, with growing pauses in between."""
 
     attempts: int = 4
     pause_seconds: float = 1.0
@@ -32,11 +32,11 @@ class Patience:
 
 
 class _Wrong(Exception):
-    """The address answered with something that is not the official file."""
+    """The downloaded bytes are not the official file."""
 
 
 def _hasher(archive: Archive) -> hashlib._Hash:
-    # MD5 is here against accidents only, which systems that forbid it for security allow.
+    # MD5 only detects accidental damage; systems that forbid it for security allow that use.
     return hashlib.new(archive.digest.partition(":")[0], usedforsecurity=False)
 
 
@@ -54,10 +54,10 @@ def verify(archive: Archive, path: Path) -> None:
 
 
 def download(archive: Archive, folder: Path, *, patience: Patience = Patience()) -> Path:
-    """Fetch an archive into `folder`, trying its addresses in turn, and return where it is.
+    """Download an archive into `folder`, trying its addresses in turn, and return its path.
 
-    A connection that breaks is taken up where it broke. The file appears under its name once its digest is right;
-    MissingData says that no address gave it, DamagedData that those which answered gave something else.
+    Interrupted downloads are resumed. The file gets its name once its digest is verified. MissingData: no address delivered the
+    file; DamagedData: an address delivered another file.
     """
     target = folder / archive.file
     faults: list[str] = []
@@ -73,10 +73,10 @@ def download(archive: Archive, folder: Path, *, patience: Patience = Patience())
                 wrong = True
                 faults.append(f"{url}: {error}")
             except RelucertError:
-                raise  # about the disk, not the network: another address would not help
+                raise  # an error of the disk: another address would not help
             except (OSError, http.client.HTTPException) as error:
                 faults.append(f"{url}: {_reason(error)}")
-        # Raised inside the block, so that what was received is removed.
+        # Raised inside the block, so that the incomplete file is removed.
         reasons = "; ".join(faults)
         if wrong:
             raise DamagedData(
@@ -94,31 +94,31 @@ def _reason(error: Exception) -> str:
 
 
 def _hopeless(error: Exception) -> bool:
-    """Whether asking the same address again cannot help, as far as can be known."""
+    """Whether the same address is likely to fail again."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 425, 429)
     if isinstance(error, urllib.error.URLError):
-        # No connection came about: no such host, no network, refused, a wrong certificate. Only slowness may pass.
+        # No connection: unknown host, no network, refused, a wrong certificate. Only timeouts and resets may be temporary.
         return not isinstance(error.reason, TimeoutError | ConnectionResetError)
     return False
 
 
 class _Received:
-    """The part of an archive that has arrived: where it is written, how long it is, and its running digest."""
+    """The received part of an archive: its file, its size and its running digest."""
 
     def __init__(self, file: IO[bytes], target: Path, archive: Archive, at: Callable[[int], object]) -> None:
         self.file, self.target, self.archive, self.at = file, target, archive, at
         self.restart()
 
     def restart(self) -> None:
-        """Forget what has arrived."""
+        """Discard the received bytes."""
         with file_access(self.target):
             self.file.seek(0)
             self.file.truncate()
         self.size, self.hasher = 0, _hasher(self.archive)
 
     def add(self, chunk: bytes) -> None:
-        """Append what has arrived now."""
+        """Append received bytes."""
         if self.size + len(chunk) > self.archive.size:
             raise _Wrong(f"more than the expected {self.archive.size} bytes")
         with file_access(self.target):
@@ -129,7 +129,7 @@ class _Received:
 
 
 def _fetch(url: str, received: _Received, patience: Patience) -> None:
-    """Receive the archive from one address, resuming as long as attempts bring new bytes."""
+    """Download the archive from one address, resuming while requests bring new bytes."""
     received.restart()
     failures = farthest = 0
     while True:
@@ -140,7 +140,7 @@ def _fetch(url: str, received: _Received, patience: Patience) -> None:
             if isinstance(error, RelucertError) or _hopeless(error):
                 raise
             if isinstance(error, urllib.error.HTTPError) and error.code == 416:
-                received.restart()  # the server knows no such part
+                received.restart()  # the server does not support the range
             failures = 1 if received.size > farthest else failures + 1
             farthest = max(farthest, received.size)
             if failures >= patience.attempts:
@@ -152,14 +152,14 @@ def _fetch(url: str, received: _Received, patience: Patience) -> None:
 
 
 def _receive(url: str, received: _Received, patience: Patience) -> None:
-    """One request for what is still missing of the archive."""
+    """Request the missing bytes of the archive once."""
     headers = {"User-Agent": "relucert"}
     if received.size:
         headers["Range"] = f"bytes={received.size}-"
     request, total = urllib.request.Request(url, headers=headers), received.archive.size
     with urllib.request.urlopen(request, timeout=patience.timeout_seconds) as answer:
         if answer.status != 206:
-            received.restart()  # the server sends everything
+            received.restart()  # the server sends the whole file
         length = answer.headers.get("Content-Length", "")
         if length.isdecimal() and received.size + int(length) != total:
             raise _Wrong(f"{received.size + int(length)} bytes, expected {total}")

@@ -1,4 +1,4 @@
-"""Where data sets lie on disk: the data folder, and which of a data set's files it holds."""
+"""The data folder, and the files of a data set in it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from relucert.data.specs import Archive, Spec, spec_of
 from relucert.records.atomic import file_access
 
 VARIABLE = "RELUCERT_DATA"
-UNFINISHED = ".relucert-*.tmp"  # the names that `atomic_write` gives to files that are being written
-# A writer adds to its file every few minutes at least (the network gives up sooner), so an older one is nobody's.
+UNFINISHED = ".relucert-*.tmp"  # names of the temporary files of `atomic_write`
+# A writer changes its file every few minutes (network timeouts are shorter), so an older file is abandoned.
 ABANDONED_SECONDS = 3600.0
 
 
 def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
-    r"""The folder of the data sets: the one given, else $RELUCERT_DATA, else the user's cache folder.
+    r"""The folder of the data sets: `folder` if given, else $RELUCERT_DATA, else the user's cache folder.
 
     The cache folder is $XDG_CACHE_HOME/relucert, or by platform ~/.cache/relucert, ~/Library/Caches/relucert (macOS)
-    or %LOCALAPPDATA%\relucert (Windows). It need not exist.
+    or %LOCALAPPDATA%\relucert (Windows). The folder may not exist yet.
 
     >>> data_folder("signs").name
     'signs'
@@ -45,19 +45,19 @@ def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a data set was found; `files` are the .npz, or the archives that are there (some may lack if missing)."""
+    """The location of a data set; `files` are the .npz, or the archives that exist (incomplete if kind is "missing")."""
 
     kind: Literal["embedded", "npz", "archives", "missing"]
     files: tuple[Path, ...] = ()
 
 
 def npz_path(spec: Spec, folder: Path) -> Path:
-    """The one file that holds the whole converted data set."""
+    """The path of the converted data set."""
     return folder / f"{spec.name}.npz"
 
 
 def archive_path(spec: Spec, archive: Archive, folder: Path) -> Path | None:
-    """Where an archive lies, in the data set's own subfolder or the folder itself, or None."""
+    """The path of an archive in the subfolder of the data set or in the folder itself, or None."""
     own = folder / spec.name / archive.file
     if own.is_file():
         return own
@@ -82,17 +82,17 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> Place:
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder ready for writing: it exists, and what killed processes left half-written in it is gone."""
+    """Create a folder for writing, and delete temporary files of killed processes in it."""
     with file_access(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for part in folder.glob(UNFINISHED):
-            with suppress(FileNotFoundError):  # another process may be tidying up too
+            with suppress(FileNotFoundError):  # another process may delete it too
                 if time.time() - part.stat().st_mtime > ABANDONED_SECONDS:
                     part.unlink()
 
 
 def instructions(spec: Spec, folder: Path) -> str:
-    """What a person can do to provide the data set by hand."""
+    """Instructions for providing the data set by hand."""
     lines = [f"Put these files into {folder / spec.name}:"]
     lines += [f"  {archive.file}  from {archive.urls[0]}" for archive in spec.archives]
     lines += [

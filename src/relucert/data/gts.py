@@ -25,7 +25,7 @@ LARGEST_MEMBER = 16 * 2**20  # bytes; the largest official image has 250 x 250 p
 
 
 def _table(archive: zipfile.ZipFile, path: Path, name: str) -> list[tuple[str, int]]:
-    """File names and classes of an annotation table, in its order."""
+    """File names and classes of an annotation table, in the order of the table."""
     text = member(archive, path, name, largest=LARGEST_MEMBER)
     try:
         rows = csv.DictReader(io.StringIO(text.decode("ascii")), delimiter=";")
@@ -35,7 +35,7 @@ def _table(archive: zipfile.ZipFile, path: Path, name: str) -> list[tuple[str, i
 
 
 def _images(archive: zipfile.ZipFile, path: Path, names: list[str], spec: Spec, split: str) -> np.ndarray:
-    """Images (N, 32, 32, 3) of the named members; there must be as many as the data set has."""
+    """Images (N, 32, 32, 3) of the named members, whose number must be that of the split."""
     if len(names) != spec.count(split):
         raise DamagedData(f"{path} must list {spec.count(split)} images, got {len(names)}")
     channels, height, width = spec.input_shape
@@ -44,7 +44,7 @@ def _images(archive: zipfile.ZipFile, path: Path, names: list[str], spec: Spec, 
         for row, name in enumerate(names):
             content = member(archive, path, name, largest=LARGEST_MEMBER)
             try:
-                # Only the one decoder that is needed may see the bytes.
+                # Restrict the decoder to PPM.
                 with Image.open(io.BytesIO(content), formats=("PPM",)) as image:
                     small = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
             except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

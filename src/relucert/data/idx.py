@@ -29,12 +29,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     with file_access(path, "read"):
         try:
             with gzip.open(path) as file:
-                # One byte more than there may be: a file that unpacks to gigabytes is not read to its end.
+                # Read at most one byte too many, so that a file that unpacks to gigabytes does no harm.
                 content = file.read(size + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DamagedData(f"{path} is damaged: {error}") from error
     if content[: len(header)] != header:
-        raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; its header is another one")
+        raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; it has another header")
     if len(content) != size:
         found = f"only {len(content)}" if len(content) < size else "more"
         raise DamagedData(f"{path} must unpack to {size} bytes, got {found}")

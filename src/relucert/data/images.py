@@ -1,4 +1,4 @@
-"""A data set in memory: uint8 inside, tensors in [0, 1] for those who ask."""
+"""A data set in memory: stored as uint8, converted to tensors in [0, 1] on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relucert.data.specs import Spec
 
 
 class Dataset:
-    """Images and labels, each converted when first asked for and then kept; not to be written to.
+    """Images and labels of a data set, converted on first use and cached; do not modify them.
 
     x_train (train, *input), x_test (test, *input): float32 in [0, 1], pixel = raw value / 255 (digits: / 16).
     y_train (train,), y_test (test,): int64 classes. The examples stand in their makers' order.
@@ -32,17 +32,17 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The name by which `dataset` knows it."""
+        """The name of the data set, as in `dataset(name)`."""
         return self.spec.name
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return self.spec.classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each class shows."""
+        """The names of the classes."""
         return self.spec.class_names
 
     @property
@@ -79,7 +79,7 @@ class Dataset:
     def _images(self, key: str) -> Tensor:
         raw = torch.from_numpy(self.raw(key))
         planes = raw.unsqueeze(1) if raw.ndim == 3 else raw.permute(0, 3, 1, 2)
-        # A division is correctly rounded where a product with 1/255 is not: equal pixels are equal everywhere.
+        # A division is correctly rounded, a product with 1/255 is not: pixels are equal on every machine.
         return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(self.spec.levels)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`dataset(name)`: from NAME.npz, else from the official archives, else from their makers' servers."""
+"""`dataset(name)`: read from NAME.npz, or converted from the official archives, which are downloaded if missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Make sure that a data set is in the data folder and sound; return its NAME.npz, or None if it is embedded.
+    """Make sure that a valid data set is in the data folder; return the path of NAME.npz, or None if it is embedded.
 
     >>> fetch("digits") is None
     True
@@ -59,7 +59,7 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | Non
 
 
 def _make(path: Path, spec: Spec, folder: Path) -> None:
-    """Write NAME.npz from the archives, which are left where they are; those that lack are downloaded."""
+    """Write NAME.npz from the archives, which are kept; missing archives are downloaded."""
     files: dict[str, Path] = {}
     for archive in spec.archives:
         found = archive_path(spec, archive, folder)

@@ -1,4 +1,4 @@
-"""`NAME.npz`, the one form in which a data set is kept: x_train, y_train, x_test, y_test.
+"""`NAME.npz`, the format of converted data sets: arrays x_train, y_train, x_test, y_test.
 
 Images are uint8 of shape (N, H, W), or (N, H, W, C) with three channels; labels are int64 of shape (N,).
 """
@@ -22,7 +22,7 @@ SPLITS = ("train", "test")
 
 
 def _header(archive: zipfile.ZipFile, path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of one array without its contents; the size must fit, so nothing can be cut off."""
+    """Shape and dtype of one array without its contents; checks the size, so that truncated files are found."""
     try:
         info = archive.getinfo(f"{key}.npy")
     except KeyError:
@@ -41,7 +41,7 @@ def _header(archive: zipfile.ZipFile, path: Path, key: str) -> tuple[tuple[int, 
 
 
 def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """Raise DamagedData unless shape and dtype are the ones that the data set must have."""
+    """Raise DamagedData unless shape and dtype are those of the data set."""
     channels, height, width = spec.input_shape
     image = (height, width) if channels == 1 else (height, width, channels)
     tail, kind = (image, "uint8") if key.startswith("x") else ((), "int64")
@@ -53,7 +53,7 @@ def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], d
 
 
 def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> None:
-    """Raise DamagedData unless every label is a class."""
+    """Raise DamagedData unless all labels are classes of the data set."""
     low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
     if low < 0 or high >= spec.classes:
         raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}")
@@ -62,8 +62,8 @@ def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> N
 def check(path: Path, spec: Spec) -> None:
     """Raise DamagedData, with file and reason, unless `path` holds the data set.
 
-    Checked are the names, shapes, dtypes, counts and sizes of the arrays and the range of the labels; the pixels'
-    own checksum is compared when they are read.
+    This checks the names, shapes, dtypes, counts and sizes of the arrays and the range of the labels; the checksum of the
+    pixels is checked when they are read.
     """
     with open_zip(path) as archive:
         for key in (f"{kind}_{split}" for split in SPLITS for kind in "xy"):
@@ -79,14 +79,14 @@ def read(path: Path, key: str) -> np.ndarray:
 
 
 def write(path: Path, spec: Spec, arrays: Mapping[str, np.ndarray], source: object) -> None:
-    """Write the data set to `path`, whole or not at all, after the same checks; `source` is who is to blame."""
+    """Check the arrays and write them to `path`, completely or not at all; errors name `source`."""
     for key, array in arrays.items():
         _check_array(spec, source, key, array.shape, array.dtype)
         if key.startswith("y"):
             _check_labels(spec, source, key, array)
     prepare(path.parent)
     with atomic_write(path) as file, file_access(path):
-        # Not compressed: reading is what happens often, and half a second of it matters more than the disk.
+        # Not compressed, because reading is frequent and should be fast.
         np.savez(file, **dict(arrays))  # pyright: ignore[reportArgumentType]
 
 

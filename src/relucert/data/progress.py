@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for people only: nothing is drawn where stderr is not a terminal."""
+"""A progress bar on stderr, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress(label: str, total: int, *, unit: str = "") -> Iterator[Callable[[int], object]]:
-    """A function to call with how many of `total` are done; `unit="bytes"` shows sizes and speed."""
+    """Yield a function that takes the number of finished items of `total`; `unit="bytes"` shows sizes and speed."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -1,4 +1,4 @@
-"""What each data set is: shape, classes, counts, and where its official archives live."""
+"""The data sets: shape, classes, counts, and the addresses and digests of their official archives."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A data set as its makers published it; `input_shape` is (channels, height, width).
+    """A published data set; `input_shape` is (channels, height, width).
 
     `levels` is the value of a white pixel: images in [0, 1] are the raw uint8 values divided by it.
-    `shared_names` says that the archives' names belong to another data set too, so that they are only looked for in a
-    subfolder of the data set's own name.
+    `shared_names`: another data set uses the same file names, so that archives are only searched in the subfolder with the name
+    of this data set.
     """
 
     name: str
@@ -42,16 +42,16 @@ class Spec:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     @property
     def embedded(self) -> bool:
-        """Whether the data set comes with an installed package and needs no file."""
+        """Whether the data set is part of an installed package and needs no file."""
         return not self.archives
 
     def count(self, split: str) -> int:
-        """How many examples `train` or `test` has."""
+        """The number of examples of the split `train` or `test`."""
         return {"train": self.train, "test": self.test}[split]
 
 
@@ -63,12 +63,12 @@ def _idx(urls: tuple[str, ...], files: dict[str, tuple[int, str]]) -> tuple[Arch
     )
 
 
-# Sizes and SHA-256 digests of both are those that TensorFlow Datasets checks its downloads against.
+# Sizes and SHA-256 digests are those of TensorFlow Datasets.
 _MNIST = _idx(
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",  # PyTorch's copy
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",  # the Common Visual Data Foundation's
-        "http://yann.lecun.com/exdb/mnist/",  # the original home, which turns most visitors away
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",  # copy of the Common Visual Data Foundation
+        "http://yann.lecun.com/exdb/mnist/",  # the original server, which often refuses downloads
     ),
     {
         "train-images-idx3-ubyte.gz": (
@@ -125,8 +125,8 @@ _CIFAR10 = (
         ),
     ),
 )
-# The makers publish no digest; these MD5s are the ones torchvision (test files) and several other independent loaders
-# (training file) check. torchvision's own training archive is an earlier, smaller one (26640 images).
+# There is no official digest; these MD5s are those of torchvision (test files) and of several independent loaders
+# (training file). torchvision's own training archive is an earlier, smaller one (26640 images).
 _ERDA = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/"
 _GTS = tuple(
     Archive(file=file, size=size, digest=digest, urls=(_ERDA + file,))
@@ -239,7 +239,7 @@ SPECS: dict[str, Spec] = {
 
 
 def spec_of(name: str) -> Spec:
-    """The Spec of a data set's name.
+    """The `Spec` of the data set with a name.
 
     >>> spec_of("gts").classes, spec_of("gts").input_shape
     (43, (3, 32, 32))

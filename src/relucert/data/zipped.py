@@ -1,4 +1,4 @@
-"""Reading .zip and .npz files that may be damaged or hostile: members are read in memory, never unpacked to disk."""
+"""Reading of .zip and .npz files that may be damaged or hostile: members are read into memory, never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relucert.records.atomic import file_access
 
 @contextmanager
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """A zip archive; whatever goes wrong in the block with its bytes becomes a DamagedData that names the file."""
+    """Open a zip archive; errors of its contents inside the block become DamagedData with the path."""
     with file_access(path, "read"):
         file = path.open("rb")
     with file:
@@ -22,14 +22,14 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
                 yield archive
         except (RelucertError, MemoryError):
             raise
-        # zipfile and numpy's parser of headers answer wrong bytes with almost anything: BadZipFile, zlib.error,
+        # zipfile and numpy's header parser raise many kinds of errors for wrong bytes: BadZipFile, zlib.error,
         # OSError, ValueError, SyntaxError, TokenError, NotImplementedError, RuntimeError, ...
         except Exception as error:
             raise DamagedData(f"{path} is damaged: {error}") from error
 
 
 def member(archive: zipfile.ZipFile, path: Path, name: str, *, largest: int) -> bytes:
-    """The bytes of one member, which must not have more than `largest`."""
+    """The bytes of one member, at most `largest`."""
     try:
         info = archive.getinfo(name)
     except KeyError:

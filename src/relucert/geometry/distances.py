@@ -1,4 +1,4 @@
-"""Distances of x to the faces of its region and to the decision hyperplanes (Lemmas 3.1 and 3.2 of the paper).
+"""Distances of x to the hyperplanes of its region and to the decision hyperplanes (Lemmas 3.1 and 3.2 of the paper).
 
     d_B(x) = min_j |V_j x + a_j| / ||V_j||_q,      d_D(x) = min_(s != c) (f_c(x) - f_s(x)) / ||V_c - V_s||_q
 
@@ -36,7 +36,7 @@ def distances(
     box: Any = None,
     budget: int = BUDGET,
 ) -> Distances:
-    """The paper's d_B (`region`) and d_D (`decision`; signed if labels are given, else of the predicted class).
+    """The paper's d_B (`region`) and d_D (`decision`), signed if labels are given, else for the predicted class.
 
     Without a box they are differentiable in the weights; with one they are the distances to the parts of the hyperplanes
     inside the box (appendix A.1). A network without ReLUs has d_B = inf.
@@ -53,11 +53,11 @@ def distances(
         Ball(p, math.inf, box).check(x)
     if torch.is_grad_enabled() and any(weight.requires_grad for weight in net.parameters()):
         return _distances(net, x, y, p, box, budget)
-    # Without gradients nothing ties the examples together: as many at a time as the budget allows.
+    # Without gradients, split the batch by the budget.
     numbers = sum(math.prod(node.shape) for node in net.graph) + 4 * net.classes * x[:1].numel()
     pieces = torch.arange(len(x), device=x.device).split(max(1, budget // (16 * max(1, numbers))))
     ball = Ball(p, math.inf, box)
-    found = [
+    parts = [
         _distances(
             net,
             x[part],
@@ -68,7 +68,7 @@ def distances(
         )
         for part in pieces
     ]
-    return concatenate(found) if found else Distances(x.new_zeros(0), x.new_zeros(0))
+    return concatenate(parts) if parts else Distances(x.new_zeros(0), x.new_zeros(0))
 
 
 def _distances(
@@ -82,7 +82,7 @@ def _distances(
         nearest = faces.amin(1) if faces.shape[1] else x.new_full((len(x),), math.inf)
         return Distances(nearest, classes.amin(1))
     with torch.no_grad():
-        nearest, _ = nearest_in_box(x, faces, margins, face_rows(region), p, box, budget)
+        nearest, _ = nearest_in_box(x, faces, margins, hyperplane_rows(region), p, box, budget)
         decision = class_distances_in_box(region, x, logits, labels, p, box, budget).distance
         lead = logits.gather(1, labels[:, None]) - logits
         signed = torch.where(lead < 0, -decision, decision)
@@ -91,22 +91,22 @@ def _distances(
 
 def free_distances(
     region: LinearRegion,
-    margins: Float[Tensor, " batch faces"],
+    margins: Float[Tensor, " batch hyperplanes"],
     logits: Float[Tensor, " batch classes"],
     y: Int[Tensor, " batch"],
     p: float,
     budget: int = BUDGET,
-) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
-    """The distances to all faces, and the signed ones to all decision hyperplanes, from one walk where that serves."""
+) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
+    """The distances to all hyperplanes of the region and the signed distances to all decision hyperplanes, without a box."""
     faces, classes = hyperplane_norms(region, y, dual(p), budget)
-    return to_faces(margins, faces), _to_classes(logits, y, classes)
+    return margin_distances(margins, faces), _to_classes(logits, y, classes)
 
 
-def face_distances(
-    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, budget: int = BUDGET
-) -> Float[Tensor, " batch faces"]:
-    """|V_j x + a_j| / ||V_j||_q of every face; inf for a face without a direction, and no NaN in the gradient."""
-    return to_faces(margins, row_norms(region, dual(p), budget))
+def boundary_distances(
+    region: LinearRegion, margins: Float[Tensor, " batch hyperplanes"], p: float, budget: int = BUDGET
+) -> Float[Tensor, " batch hyperplanes"]:
+    """|V_j x + a_j| / ||V_j||_q of every hyperplane; inf for a zero row, without NaN in the gradient."""
+    return margin_distances(margins, row_norms(region, dual(p), budget))
 
 
 def decision_distances(
@@ -118,15 +118,15 @@ def decision_distances(
 ) -> Float[Tensor, " batch classes"]:
     """(f_y - f_s) / ||V_y - V_s||_q for every class s, inf for s = y.
 
-    Classes with equal rows differ by a constant: they are at +inf, -inf or 0 by the sign of the margin.
+    For classes with equal rows the distance is +inf, -inf or 0, by the sign of the constant margin.
     """
     return _to_classes(logits, y, decision_norms(region, y, dual(p), budget))
 
 
-def to_faces(
-    margins: Float[Tensor, " batch faces"], norms: Float[Tensor, " batch faces"]
-) -> Float[Tensor, " batch faces"]:
-    """|m_j| / ||V_j||_q from margins and norms; inf for a face without a direction."""
+def margin_distances(
+    margins: Float[Tensor, " batch hyperplanes"], norms: Float[Tensor, " batch hyperplanes"]
+) -> Float[Tensor, " batch hyperplanes"]:
+    """|m_j| / ||V_j||_q from margins and norms; inf for a zero row."""
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)
     return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)
@@ -141,49 +141,49 @@ def _to_classes(logits: Tensor, y: Tensor, norms: Tensor) -> Tensor:
     return found.masked_fill(torch.nn.functional.one_hot(y, logits.shape[1]).bool(), math.inf)
 
 
-def nearest_faces(
-    region: LinearRegion, margins: Float[Tensor, " batch faces"], p: float, k: int, budget: int = BUDGET
+def nearest_hyperplanes(
+    region: LinearRegion, margins: Float[Tensor, " batch hyperplanes"], p: float, k: int, budget: int = BUDGET
 ) -> tuple[Float[Tensor, " batch k"], Int[Tensor, " batch k"]]:
-    """The k smallest distances d_B^1 <= ... <= d_B^k (equation 4 of the paper) and the faces they belong to."""
-    found = face_distances(region, margins, p, budget)
+    """The k smallest distances d_B^1 <= ... <= d_B^k (equation 4 of the paper) and the numbers of their hyperplanes."""
+    found = boundary_distances(region, margins, p, budget)
     if not 1 <= k <= found.shape[1]:
-        raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of faces, got {k}")
+        raise InvalidInput(f"k must lie in 1..{found.shape[1]}, the number of hyperplanes, got {k}")
     nearest, places = found.topk(k, largest=False, sorted=True)
     return nearest, places
 
 
 def class_distances_in_box(
     region: LinearRegion, x: Float[Tensor, " batch *input"], logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"],
-    p: float, box: Any, budget: int = BUDGET, *, point: bool = False,
+    p: float, box: Any, budget: int = BUDGET,
 ) -> HyperplaneDistance:  # fmt: skip
-    """The distances to all decision hyperplanes within the box, (batch, classes), inf for y itself; points on request."""
+    """The distances (batch, classes) to all decision hyperplanes within the box, inf for y itself."""
     lead = logits.gather(1, y[:, None]) - logits
-    found = hyperplane_distance(x, region.decision_rows(y), lead, p, box, point=point, budget=budget)
+    found = hyperplane_distance(x, region.decision_rows(y), lead, p, box, budget=budget)
     own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
     return replace(
         found, distance=found.distance.masked_fill(own, math.inf), free=found.free.masked_fill(own, math.inf)
     )
 
 
-def face_rows(region: LinearRegion) -> Rows:
-    """The rows of some faces of some examples of a region."""
+def hyperplane_rows(region: LinearRegion) -> Rows:
+    """A function that computes the rows of some hyperplanes of some examples of a region."""
     return lambda index, places: region.restrict(index).rows(places)
 
 
 def nearest_in_box(
     x: Float[Tensor, " batch *input"],
-    free: Float[Tensor, " batch faces"],
-    margins: Float[Tensor, " batch faces"],
+    free: Float[Tensor, " batch hyperplanes"],
+    margins: Float[Tensor, " batch hyperplanes"],
     rows: Rows,
     p: float,
     box: Any,
     budget: int = BUDGET,
 ) -> tuple[Float[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """The smallest distance to a face within the box, and which face it is (appendix A.1 of the paper).
+    """The smallest distance to a hyperplane within the box, and the number of that hyperplane (appendix A.1 of the paper).
 
-    The box only makes distances larger, so faces are solved in the order of their free distances, some at a time, and an
-    example is done when its best one is below the next free one. `rows(index, places)` makes the rows (n, k, *input) of
-    the faces `places` (n, k) of the examples `index` (n,).
+    The box only increases distances. So hyperplanes are solved in the order of their free distances, in blocks, and an example
+    is done when its smallest distance is at most the next free distance. `rows(index, places)` computes the rows (n, k, *input)
+    of the hyperplanes `places` (n, k) of the examples `index` (n,).
     """
     best = x.new_full((len(x),), math.inf)
     winner = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -200,11 +200,11 @@ def nearest_in_box(
             made, ahead = rows(index, places).detach(), margins[index].gather(1, places).detach()
             known = (lower[index], upper[index])
             found = hyperplane_distance(x[index], made, ahead, p, known, budget=budget).distance
-            # A face without a direction is none, even if x lies on it by chance.
+            # A zero row has no hyperplane, even if the margin is 0.
             found = found.masked_fill(sorted_free[index, start:stop].isinf(), math.inf)
-            here, which = found.min(1)
-            better = here < best[index]
-            best[index] = torch.where(better, here, best[index])
+            smallest, which = found.min(1)
+            better = smallest < best[index]
+            best[index] = torch.where(better, smallest, best[index])
             winner[index] = torch.where(better, places.gather(1, which[:, None])[:, 0], winner[index])
         if len(open_) == 0:
             break

@@ -1,7 +1,8 @@
 """The linear region of a point: the polytope Q(x) on which the network is V z + a (section 2 of the paper).
 
-Q(x) is cut out by half spaces, the faces: for a ReLU unit the side of zero its pre-activation is on, for a max pool the
-comparisons that its winners win. A face is an oriented linear functional on the value of a node, >= 0 inside the region.
+Q(x) is the intersection of half spaces, each bounded by the hyperplane of a unit: for a ReLU the sign of its pre-activation,
+for a max pool the comparison of the largest entry of a window with another entry. A hyperplane is represented by an oriented
+linear functional on the value of a node, >= 0 inside the region.
 """
 
 from __future__ import annotations
@@ -24,61 +25,61 @@ from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """The faces of one switching node; face j of an example is `<functional_j, value of the node's input> + 0 >= 0`."""
+    """The hyperplanes of one ReLU or max pool: `<functional_j, value of the node's input> >= 0` inside the region."""
 
     node: Node[Switching]
 
     @staticmethod
     def of(node: Node[Switching]) -> Faces:
-        """The faces of a ReLU or of a max pool."""
+        """The hyperplanes of a ReLU or of a max pool."""
         return UnitFaces(node) if isinstance(node.op, ReLU) else WindowFaces(node)
 
     @property
     def count(self) -> int:
-        """How many faces an example has here."""
+        """The number of hyperplanes."""
         raise NotImplementedError
 
     @property
     def source(self) -> int:
-        """The node on whose value the faces are functionals."""
+        """The index of the node on whose value the functionals act."""
         return self.node.inputs[0]
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
-        """What each face's functional says of a value: >= 0 inside; +inf for comparisons with oneself or the padding."""
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
+        """The values of the functionals: >= 0 inside; +inf for comparisons of an entry with itself or with padding."""
         raise NotImplementedError
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
-        """The errors of the margins from those of the value: of a unit its own, of a comparison those of both entries.
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
+        """Error bounds of the margins from error bounds of the value: for a comparison the sum of both entries' errors.
 
-        A comparison with the winner itself or with the padding has none.
+        A comparison of an entry with itself or with padding has the error 0.
         """
         raise NotImplementedError
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
-        """The faces that a change of pattern goes through: units that flip, comparisons that the new winner wins."""
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
+        """The hyperplanes that are crossed from pattern `old` to `new`: units that flip, comparisons with the new maximum."""
         raise NotImplementedError
 
     def functionals(
         self, pattern: Tensor, places: Int[Tensor, " batch rows"], dtype: torch.dtype
     ) -> Float[Tensor, " batch rows *shape"]:
-        """The oriented functionals of some faces of every example."""
+        """The oriented functionals of the hyperplanes `places` of every example."""
         raise NotImplementedError
 
 
 class UnitFaces(Faces):
-    """The faces of a ReLU, one for each unit: the side of zero that its pre-activation is on."""
+    """The hyperplanes of a ReLU, one for each unit: pre-activation = 0."""
 
     @property
     def count(self) -> int:
         return math.prod(self.node.shape)
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         return torch.where(pattern, value, -value).flatten(1)
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         return error.flatten(1)
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
         return (old != new).flatten(1)
 
     def functionals(
@@ -90,33 +91,33 @@ class UnitFaces(Faces):
 
 
 class WindowFaces(Faces):
-    """The faces of a max pool, one for each place of every window: the comparison of the winner with the entry there."""
+    """The hyperplanes of a max pool, one for each entry of every window: maximum = entry."""
 
     @cached_property
     def windows(self) -> Tensor:
-        """The places in a channel that every window sees, -1 for padding."""
+        """The positions in a channel of the entries of every window, -1 for padding."""
         return cast(MaxPool2d, self.node.op).windows()
 
     @property
     def count(self) -> int:
         return math.prod(self.node.shape) * self.windows.shape[1]
 
-    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def margins(self, value: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         own, other, void = self._compared(value, pattern)
         return (own - other).masked_fill(void, math.inf).flatten(1)
 
-    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch faces"]:
+    def errors(self, error: Float[Tensor, " batch *shape"], pattern: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         own, other, void = self._compared(error, pattern)
         return (own + other).masked_fill(void, 0.0).flatten(1)
 
     def _compared(self, value: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What stands at the winner of every window and at its entries, and which comparisons are void."""
+        """The values at the maximum of every window and at its entries, and which comparisons are void."""
         flat, winner = value.flatten(2), pattern.flatten(2)
         windows = self.windows.to(value.device)
         void = (windows < 0) | (windows == winner.unsqueeze(-1))
         return flat.gather(2, winner).unsqueeze(-1), flat[:, :, windows.clamp(min=0)], void
 
-    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch faces"]:
+    def left(self, old: Tensor, new: Tensor) -> Bool[Tensor, " batch hyperplanes"]:
         winner, other = old.flatten(2).unsqueeze(-1), new.flatten(2).unsqueeze(-1)
         windows = self.windows.to(old.device)
         return ((winner != other) & (windows == other)).flatten(1)
@@ -137,7 +138,7 @@ class WindowFaces(Faces):
 
 
 class LinearRegion:
-    """The linear regions of a batch of inputs, or of any patterns: their faces and the affine map on them.
+    """The linear regions of a batch of inputs or of given activation patterns: their hyperplanes and affine maps.
 
     >>> import relucert as rc
     >>> net, x = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits").x_test[:3]
@@ -156,14 +157,14 @@ class LinearRegion:
 
     @classmethod
     def at(cls, net: Network, x: Float[Tensor, " batch *input"]) -> LinearRegion:
-        """The regions of inputs."""
+        """The regions of a batch of inputs."""
         return cls(net, net.pattern(x), len(x))
 
     @classmethod
     def evaluated(
         cls, net: Network, x: Float[Tensor, " batch *input"]
     ) -> tuple[LinearRegion, list[Tensor], Float[Tensor, " batch classes"]]:
-        """The regions of inputs with the values of the faces' nodes and the logits, from one differentiable pass."""
+        """The regions of inputs, the inputs of all ReLUs and max pools, and the logits, from one differentiable pass."""
         places = [node.inputs[0] for node in net.switches]
         last = len(net.graph) - 1
         values = net.graph.values(x, [*places, last])
@@ -179,52 +180,52 @@ class LinearRegion:
 
     @property
     def count(self) -> int:
-        """The number of faces of one region."""
+        """The number of hyperplanes of one region."""
         return sum(faces.count for faces in self.faces)
 
     def values(self, z: Float[Tensor, " batch *input"]) -> tuple[list[Tensor], Float[Tensor, " batch classes"]]:
-        """What the region's affine map makes of inputs, in or outside: the faces' nodes, and the logits."""
+        """The pre-activations and logits by the affine map of the region, also for inputs outside the region."""
         places = [faces.source for faces in self.faces]
         last = len(self.net.graph) - 1
         values = self.map.values(z, [*places, last])
         return [values[place] for place in places], values[last]
 
-    def margins(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch faces"]:
-        """The oriented margins of all faces at inputs: all >= 0 exactly in the region."""
+    def margins(self, z: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch hyperplanes"]:
+        """The oriented margins of all hyperplanes at inputs: all are >= 0 if and only if the input lies in the region."""
         values, _ = self.values(z)
         return self.margins_of(values, z)
 
-    def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch faces"]:
-        """The same from the values of the faces' nodes."""
+    def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch hyperplanes"]:
+        """The margins of all hyperplanes from given pre-activations."""
         parts = [f.margins(v, p) for f, v, p in zip(self.faces, values, self.patterns, strict=True)]
         return torch.cat(parts, 1) if parts else z.new_zeros(len(z), 0)
 
     def contains(self, z: Float[Tensor, " batch *input"], slack: float = 0.0) -> Bool[Tensor, " batch"]:
-        """Whether inputs lie in their regions, up to `slack` in the margins."""
+        """Whether inputs lie in their regions, with a tolerance of `slack` in the margins."""
         return (self.margins(z) >= -slack).all(1)
 
     def rows(self, places: Int[Tensor, " batch rows"]) -> Float[Tensor, " batch rows *input"]:
-        """The oriented rows of V of some faces, by their number among all faces; differentiable in the weights."""
+        """The oriented rows of V of the hyperplanes with numbers `places`; differentiable in the weights."""
         out = self._zeros(places.shape)
         start = 0
         for faces, pattern in zip(self.faces, self.patterns, strict=True):
-            here = (places >= start) & (places < start + faces.count)
-            wide = int(here.sum(1).max()) if here.numel() else 0
+            own = (places >= start) & (places < start + faces.count)
+            wide = int(own.sum(1).max()) if own.numel() else 0
             if wide:
-                # Gather the faces of this node to the front, so that no other row is pulled through the graph.
-                order = here.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
-                mine = here.gather(1, order)
-                local = (places.gather(1, order) - start).where(mine, torch.zeros_like(order))
+                # Gather the hyperplanes of this node to the front, so that only their rows are propagated.
+                order = own.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
+                first = own.gather(1, order)
+                local = (places.gather(1, order) - start).where(first, torch.zeros_like(order))
                 functionals = faces.functionals(pattern, local, out.dtype)
-                pulled = self.map.pull_back(faces.source, functionals)
-                keep = mine.reshape(*mine.shape, *(1,) * (out.dim() - 2))
+                rows = self.map.pull_back(faces.source, functionals)
+                keep = first.reshape(*first.shape, *(1,) * (out.dim() - 2))
                 index = order.reshape(*order.shape, *(1,) * (out.dim() - 2)).expand(-1, -1, *out.shape[2:])
-                out = out.scatter_add(1, index, pulled * keep)
+                out = out.scatter_add(1, index, rows * keep)
             start += faces.count
         return out
 
     def logits_rows(self, functionals: Float[Tensor, " batch rows classes"]) -> Float[Tensor, " batch rows *input"]:
-        """Rows of V of linear functionals on the logits."""
+        """The rows of V of linear functionals on the logits."""
         return self.map.pull_back(len(self.net.graph) - 1, functionals)
 
     def decision_rows(self, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes *input"]:
@@ -233,7 +234,7 @@ class LinearRegion:
         return self.logits_rows(eye[y][:, None] - eye)
 
     def logits_map(self) -> tuple[Float[Tensor, " batch classes *input"], Float[Tensor, " batch classes"]]:
-        """V and a of the logits, as matrices."""
+        """V (batch, classes, *input) and a (batch, classes) of the logits."""
         classes = self.net.classes
         eye = torch.eye(classes, dtype=self.net.dtype, device=self.net.device).expand(self.batch, classes, classes)
         rows = self.logits_rows(eye)

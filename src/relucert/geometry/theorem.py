@@ -1,8 +1,8 @@
-"""The radius theorem: how far the decision at x is the same, and where it changes (Theorem 3.1 of the paper).
+"""The radius theorem: an interval around the distance to the nearest adversarial example (Theorem 3.1 of the paper).
 
-If d_B(x) < d_D(x), the decision does not change within d_B; if d_D(x) <= d_B(x), d_D is the distance of the nearest
-adversarial example, and the projection on the decision hyperplane is that example. With a box both are the distances to
-the parts of the hyperplanes inside it. More regions than Q(x) give larger bounds and more exact answers (`neighbours`).
+If d_B(x) < d_D(x), the decision does not change within d_B. If d_D(x) <= d_B(x), d_D is the distance to the nearest adversarial
+example, which is the projection of x onto the decision hyperplane. With a box both are the distances to the parts of the
+hyperplanes inside the box. Exploring more regions than Q(x) gives larger lower bounds and more exact answers (`exploration`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
-from relucert.geometry.exploration.facets import FacetExploration
-from relucert.geometry.exploration.neighbours import Exploration
+from relucert.geometry.exploration.facets import FacetSearch
+from relucert.geometry.exploration.neighbours import HyperplaneSearch
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
 
-SMALL = 20_000  # faces times inputs up to which facets are found by programs
+SMALL = 20_000  # hidden units times inputs up to which facets are computed by default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Region(Method):
-    """The region theorem with up to `regions` regions, 5 as in the paper (None: as many as it takes).
+    """The radius theorem with at most `regions` regions, 5 as in the paper; None is no limit.
 
-    `facets`: solve linear and quadratic programs for the distances to facets, which makes answers exact and costs time;
-    None does so for small networks. `budget`: bytes of memory.
+    `facets`: solve linear and quadratic programs for the distances to facets, which makes answers exact and takes time; None
+    does so for small networks. `budget`: bytes of memory.
     """
 
     name = "region"
@@ -54,16 +54,16 @@ class Region(Method):
     ) -> RadiusInterval:
         """The interval of every example; see `relucert.radius`."""
         double = in_double(net)
-        faces = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
+        planes = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
         layers = 8 if self.regions is None else min(self.regions, 64)
         inputs = math.prod(net.input_shape)
-        size = 8 * (faces * (2 * layers + 6) + 64 * max(net.classes, 8) * inputs)
-        if self._programs(net):  # rows and nearest points of all regions are kept
-            size += 16 * layers * (faces + net.classes) * inputs
+        size = 8 * (planes * (2 * layers + 6) + 64 * max(net.classes, 8) * inputs)
+        if self._programs(net):  # rows and nearest points of all regions are stored
+            size += 16 * layers * (planes + net.classes) * inputs
         pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
         ball = Ball(p, math.inf, box)
-        found = [self._piece(net, double, x[part], y[part], p, ball, part) for part in pieces]
-        return concatenate(found) if found else _empty(x)
+        results = [self._piece(net, double, x[part], y[part], p, ball, part) for part in pieces]
+        return concatenate(results) if results else _empty(x)
 
     def _piece(
         self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, ball: Ball, part: Tensor
@@ -76,21 +76,21 @@ class Region(Method):
         lower = x.new_zeros(len(x), dtype=torch.float64)
         right = (~wrong).nonzero()[:, 0]
         if len(right):
-            mine = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides), double)
-            box = tuple(side.double() for side in (mine.lower, mine.upper))
+            nearest = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides), double)
+            box = tuple(side.double() for side in (nearest.lower, nearest.upper))
             limit = math.inf if self.regions is None else float(self.regions)
-            kind = FacetExploration if self._programs(double) else Exploration
-            search = kind(double, mine, y[right], p, box, limit, self.budget // 2)
+            kind = FacetSearch if self._programs(double) else HyperplaneSearch
+            search = kind(double, nearest, box, limit, self.budget // 2)
             search.run()
             lower[right] = search.lower
-            witnesses.point[right], witnesses.distance[right] = mine.point, mine.distance
+            witnesses.point[right], witnesses.distance[right] = nearest.point, nearest.distance
         witnesses.point[wrong], witnesses.distance[wrong] = x[wrong], 0.0
         upper = witnesses.distance
         _check_consistency(lower, upper)
-        found = -cast_up(-lower, x.dtype)
-        proved = torch.minimum(found, upper)
-        # A proof that had to be cut back to a witness by more than the tolerance does not meet it.
-        exact = meets(proved, upper) & meets(upper, found) & (upper.isfinite() | proved.isinf())
+        rounded = -cast_up(-lower, x.dtype)
+        proved = torch.minimum(rounded, upper)
+        # If the lower bound exceeds the witness distance by more than the tolerance, the answer is not exact.
+        exact = meets(proved, upper) & meets(upper, rounded) & (upper.isfinite() | proved.isinf())
         seconds = torch.full_like(upper, (time.perf_counter() - started) / max(1, len(x)))
         return RadiusInterval(proved, upper, exact, witnesses.point, seconds, [spec(self)] * len(x))
 
@@ -101,9 +101,9 @@ class Region(Method):
 
 
 def _check_consistency(lower: Tensor, upper: Tensor) -> None:
-    """Refuse to answer where a witness is nearer than a proof allows.
+    """Raise `Contradiction` if a witness is nearer than a proved lower bound.
 
-    Both speak of the network of real arithmetic, whatever dtype it is executed in, so nothing explains a gap.
+    Both hold for the network of real arithmetic, for every dtype of execution, so rounding cannot explain such a gap.
     """
     gap = lower > upper.double() * (1 + 1e-6) + 1e-9
     if bool(gap.any()):

@@ -1,6 +1,8 @@
-"""Points just across a decision hyperplane, accepted only after the network was run on them.
+"""The nearest adversarial point of every input: candidates judged by logits at hand, and witnesses that are verified.
 
-The decision must change for the network as executed and for the network of real arithmetic (`networks.prediction`).
+`Nearest` keeps, for every row, the nearest valid point so far. `Witnesses` accepts a point only after running the network on
+it again: the decision must change for the network as executed and for the network of real arithmetic
+(`networks.prediction`), and the distance is recomputed and rounded up.
 """
 
 from __future__ import annotations
@@ -13,39 +15,79 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.core.rounding import cast_up, length_up
-from relucert.geometry.hyperplane import hyperplane_distance
+from relucert.geometry.hyperplane import hyperplane_projection
 from relucert.networks.network import Network, in_double
-from relucert.networks.prediction import class_changes
+from relucert.networks.prediction import changed, class_changes
 
-#: Fine below 1e-4, the tolerance at which a distance in float32 is exact.
+#: Relative steps beyond a hyperplane; fine below 1e-4, the tolerance at which a distance in float32 is exact.
 PUSHES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 9e-5, 2e-4, 1e-3)
 
 
-class Witnesses:
-    """The nearest points found so far at which the network's own decision is another, with their recomputed distances."""
+class Nearest:
+    """For every row the nearest point so far whose class is not y, and its distance in l_p; NaN and inf without a point.
+
+    An attack that aims at several targets has several rows for each example.
+    """
+
+    def __init__(self, x: Float[Tensor, " rows *input"], y: Int[Tensor, " rows"], p: float):
+        self.x, self.y, self.p = x, y, p
+        self.point = torch.full_like(x, torch.nan)
+        self.distance = x.new_full((len(x),), torch.inf)
+
+    def see(
+        self,
+        z: Float[Tensor, " seen *input"],
+        logits: Float[Tensor, " seen classes"],
+        index: Int[Tensor, " seen"] | None = None,
+    ) -> Bool[Tensor, " seen"]:
+        """Keep points judged by their logits, of all rows or of the rows `index`; return which points change the decision.
+
+        The points are not verified: give them to `Witnesses.take`.
+        """
+        index = torch.arange(len(self.x), device=z.device) if index is None else index
+        hit = changed(logits, self.y[index])
+        self._keep(index, z, norm(z - self.x[index], self.p), hit)
+        return hit
+
+    def _keep(self, index: Tensor, points: Tensor, distance: Tensor, valid: Tensor) -> None:
+        """Replace the points of the rows `index` (each at most once) by valid points that are nearer."""
+        better = valid & (distance < self.distance[index])
+        kept = index[better]
+        self.point[kept], self.distance[kept] = points[better], distance[better]
+
+
+class Witnesses(Nearest):
+    """The nearest verified adversarial points in the box of a batch of inputs, with distances that are rounded up."""
 
     def __init__(
         self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any,
         double: Network | None = None,
     ):  # fmt: skip
-        self.net, self.x, self.y, self.p = net, x, y, p
+        super().__init__(x, y, p)
+        self.net = net
         self.double = in_double(net) if double is None else double
         self.lower, self.upper = box
-        self.point = torch.full_like(x, torch.nan)
-        self.distance = x.new_full((len(x),), torch.inf)
 
     def offer(self, index: Int[Tensor, " rows"], points: Float[Tensor, " rows *input"]) -> Bool[Tensor, " rows"]:
-        """Take points of some examples that change the decision and are nearer than what was known; say which do so."""
+        """Verify points of the examples `index` and keep those that are nearer; return which change the decision.
+
+        Points are clipped to the box first.
+        """
         if len(index) == 0:
             return torch.zeros(0, dtype=torch.bool, device=self.x.device)
         points = points.to(self.x.dtype)
         points = torch.minimum(torch.maximum(points, self.lower[index]), self.upper[index])
         flipped = class_changes(self.net, self.double, points, self.y[index])
-        distance = cast_up(length_up(self.x[index], points, self.p), self.x.dtype)
-        better = flipped & (distance < self.distance[index])
-        kept = index[better]
-        self.point[kept], self.distance[kept] = points[better], distance[better]
+        self._keep(index, points, cast_up(length_up(self.x[index], points, self.p), self.x.dtype), flipped)
         return flipped
+
+    def take(self, candidates: Nearest) -> None:
+        """Offer the candidates, whose rows are the examples in order, repeated once for each target."""
+        every = torch.arange(len(self.x), device=self.x.device)
+        pairs = zip(candidates.point.split(len(every)), candidates.distance.split(len(every)), strict=True)
+        for point, distance in pairs:
+            has = distance.isfinite()
+            self.offer(every[has], point[has])
 
     def beyond(
         self,
@@ -54,9 +96,9 @@ class Witnesses:
         margin: Float[Tensor, " rows"],
         pushes: tuple[float, ...] = PUSHES,
     ) -> None:
-        """Look just behind decision hyperplanes <w, z> + b = 0 with the given margins <w, x> + b, one an example.
+        """Offer points just beyond decision hyperplanes <w, z> + b = 0 with rows w and margins <w, x> + b, one an example.
 
-        The hyperplane is moved away by a small part of the margin, a larger one as long as the network does not notice.
+        The margin grows by the relative steps `pushes`, one after the other, until the decision changes.
         """
         open_ = torch.arange(len(index), device=index.device)
         for push in pushes:
@@ -65,18 +107,18 @@ class Witnesses:
             at = index[open_]
             further = (margin[open_] * (1 + push))[:, None]
             box = (self.lower[at].double(), self.upper[at].double())
-            found = hyperplane_distance(
-                self.x[at].double(), rows[open_].double()[:, None], further.double(), self.p, box, point=True
+            beyond = hyperplane_projection(
+                self.x[at].double(), rows[open_].double()[:, None], further.double(), self.p, box
             )
-            assert found.point is not None
-            reached = found.distance[:, 0].isfinite()
-            flipped = self.offer(at, found.point[:, 0])
+            assert beyond.point is not None
+            reached = beyond.distance[:, 0].isfinite()
+            flipped = self.offer(at, beyond.point[:, 0])
             open_ = open_[~(flipped & reached)]
 
     def around(
         self, index: Int[Tensor, " rows"], points: Float[Tensor, " rows *input"], rows: Float[Tensor, " rows *input"]
     ) -> None:
-        """Look just behind points on decision hyperplanes with the given rows, along the rows."""
+        """Offer points moved along -w from points on decision hyperplanes with rows w, by the relative steps `PUSHES`."""
         open_ = torch.arange(len(index), device=index.device)
         scale = norm(points - self.x[index].double(), self.p)
         length = norm(rows, 2).clamp(min=torch.finfo(torch.float64).tiny)

@@ -1,1 +1,1 @@
-"""Networks from elsewhere, and `load`, which reads every format by its name."""
+"""Networks in other formats: `load` (any supported format, chosen by the file name), `mat` (the paper's .mat files)."""

@@ -1,4 +1,4 @@
-"""`load`: a network from a run's folder, a checkpoint or a file of others, told apart by name."""
+"""`load`: a network from the folder of a run, a checkpoint or a .mat file, chosen by the name."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ FC1_KEYS = ("U", "bU", "W", "bW")
 def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
     """Read the authors' CNN or FC1, in eval mode.
 
-    The files do not say the shape of an image: it is the square one that fits (28 x 28 for 784 inputs, 3 x 32 x 32 for
-    3072) unless `input_shape` is given. `(batch, *input_shape)` inputs are channels first, as everywhere.
+    The files do not contain the shape of an image: by default it is square (28 x 28 for 784 inputs, 3 x 32 x 32 for 3072);
+    otherwise give `input_shape`. `(batch, *input_shape)` inputs are channels first, as everywhere.
     """
     path = Path(path)
     arrays = _arrays(path)
@@ -51,7 +51,7 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise FileAccessError(f"{path} does not exist") from error
     except PermissionError as error:
         raise FileAccessError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # scipy raises whatever a damaged file leads its parser to
+    except Exception as error:  # scipy's parser raises many kinds of errors for a damaged file
         raise CheckpointError(f"{path} is not a .mat file, or it is damaged: {error}") from error
     return {key: value for key, value in contents.items() if not key.startswith("__")}
 

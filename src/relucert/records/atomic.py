@@ -1,4 +1,4 @@
-"""Writes that happen entirely or not at all: whole files that are replaced, and entries appended to a file."""
+"""Atomic writes, complete or without effect: files that are replaced, and entries appended to a file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb"] = "wb") -> It
 def atomic_write(path: str | os.PathLike[str], mode: Literal["w"]) -> Iterator[IO[str]]: ...
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") -> Iterator[IO[Any]]:
-    """Open a file that takes the place of `path` when the block ends, and vanishes if the block raises.
+    """Open a file that replaces `path` when the block ends, and is deleted if the block raises.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and then renamed, so a reader sees
     the old contents or the new, never a part. `mode` is "wb" for bytes, "w" for text (UTF-8, line ends as given). A link is
-    followed, and the permissions of a file that is replaced are kept. What the block raises passes through unchanged; a
-    folder or file that cannot be written is a `FileAccessError`.
+    followed, and the permissions of a replaced file are kept. Exceptions of the block pass through unchanged; a folder or
+    file that cannot be written is a `FileAccessError`.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -43,7 +43,7 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") 
     target = Path(os.path.realpath(path))
     temporary = target.parent / f".relucert-{secrets.token_hex(8)}.tmp"
     with file_access(path):
-        # Not tempfile.mkstemp: its files are private, a new file here gets the permissions any other new file gets.
+        # Not tempfile.mkstemp, whose files are private: the new file gets the usual permissions of new files.
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         encoding, newline = ("utf-8", "\n") if mode == "w" else (None, None)
@@ -64,7 +64,7 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb", "w"] = "wb") 
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Replace the contents of `path` by `data`, entirely or not at all; every failure is a `FileAccessError`."""
+    """Replace the contents of `path` by `data`, completely or not at all; every failure is a `FileAccessError`."""
     raw = data.encode("utf-8") if isinstance(data, str) else data
     with atomic_write(path) as file, file_access(path):
         file.write(raw)
@@ -73,8 +73,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
 class AppendFile:
     """A file that only grows, by whole entries: `append` writes all of its bytes or, if it fails, none.
 
-    Bytes are handed to the operating system at once, so they survive the death of the process; `sync` makes them survive
-    the death of the machine. A missing file is created, a missing folder is a `FileAccessError`.
+    Bytes are passed to the operating system at once, so they survive if the process dies; after `sync` they survive a crash of
+    the machine. A missing file is created, a missing folder is a `FileAccessError`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -88,8 +88,8 @@ class AppendFile:
     def lock(self) -> None:
         """Become the only writer until `close`, or raise `FileAccessError` if there is another one.
 
-        flock belongs to this open file and not to the process, so that a reader which closes the same file elsewhere
-        in the process does not release it. Without fcntl (not POSIX) nothing is locked.
+        The flock belongs to this open file and not to the process: if the process closes the same file elsewhere, the lock is
+        kept. Without fcntl (not POSIX) nothing is locked.
         """
         if fcntl is None:
             return
@@ -119,8 +119,8 @@ class AppendFile:
                 with file_access(self.path):
                     rest = rest[self._file.write(rest) :]
         except BaseException:
-            # A part of an entry (full disk, or Ctrl-C between two writes) would make the next one unreadable; if it cannot
-            # be taken back, nothing may follow it.
+            # An incomplete entry (full disk, or Ctrl-C between two writes) would make the next one unreadable: remove it, or
+            # close the file if that fails.
             try:
                 self._file.truncate(start)
             except OSError:
@@ -145,7 +145,7 @@ class AppendFile:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or renamed name in `folder` survive the death of the machine, where the system can."""
+    """Make a new or renamed file in `folder` survive a crash of the machine, if the file system supports that."""
     with suppress(OSError):  # some file systems cannot, and the file itself is already written
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -156,7 +156,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def file_access(path: str | os.PathLike[str], action: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turn what the system says about `path` inside the block into a `FileAccessError` with the path and the reason."""
+    """Convert an OSError inside the block into a `FileAccessError` with the path and the reason."""
     try:
         yield
     except FileAccessError:

@@ -1,4 +1,4 @@
-"""What was found about one example with one method: a record, its key, and its line of JSON."""
+"""`Record`: the result of one method for one example, its key, and its line of JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from relucert.core.errors import DamagedData, InvalidInput
 from relucert.core.verdict import Verdict as Verdict
 
 SCHEMA = 3
-"""The version of the fields of a line; lines of version 1, without `by`, and 2, without `reason` and `claim`, are read, too."""
+"""The version of the fields of a line; versions 1 (without `by`) and 2 (without `reason` and `claim`) can be read."""
 
 _ADDED = {2: ("by",), 3: ("reason", "claim")}
 
 LINE_START = b'{"schema":'
-"""How every line begins, in every version."""
+"""The first bytes of every line, in every version."""
 
 _KEY_FIELDS = ("model", "data", "split", "index", "ball", "method")
 _CHECKED = re.compile(r'(.*),"check":"([0-9a-f]{16})"\}', re.DOTALL)
@@ -29,14 +29,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One example and one method: the key fields say what was asked, the facts what was found.
+    """The result of one method for one example: key fields identify the question, facts are the answer.
 
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
     (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
-    (proved over the ball), `by` (who decided, of several methods), `reason` (why the verdict is unknown), `claim` (the solver
-    on whose word alone the example would be robust; only beside the verdict unknown), `seconds`, `versions` (package ->
-    version), `arrays` (name -> sha256 of an array in the sidecar file); None is "not asked". Numbers may be infinite, never
-    NaN. Records are equal if all but `seconds` and `versions` is.
+    (proved over the ball), `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver
+    that reports the example as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package
+    -> version), `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite,
+    never NaN. Records are equal if all fields but `seconds` and `versions` are.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -106,7 +106,7 @@ class Record:
         return hashlib.sha256(_json(named, sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, other: Record) -> list[str]:
-        """The names of the fields that keep two records from being equal."""
+        """The names of the compared fields in which two records differ."""
         names = [f.name for f in fields(self) if f.compare]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
@@ -125,10 +125,10 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """The record of a line that `to_line` made; anything else is an error.
+        """Parse a line written by `to_line`; anything else is an error.
 
-        A line that is cut or changed is `DamagedData`. A line of a newer schema is `InvalidInput`, because a field that
-        is not understood may be the one in which two records differ: nothing is dropped and nothing guessed.
+        A line that is truncated or changed is `DamagedData`. A line of a newer schema is `InvalidInput`, because two records
+        may differ in a field that this version does not know.
         """
         match = _CHECKED.fullmatch(line)
         if match is None or _check(match[1]) != match[2]:
@@ -164,7 +164,7 @@ class Record:
 
 
 def ball_fields(p: float, eps: float, box: Any = None) -> dict[str, Any]:
-    """The `ball` of a record for one example: p, eps and box in one canonical form that JSON can hold.
+    """The `ball` of a record for one example: p, eps and box in a canonical form for JSON.
 
     Numbers become floats and infinity the string "inf" (`float` reads both). `box` is None, two numbers, or two arrays or
     tensors on the CPU, of which the sha256 is kept. Equal numbers give equal keys; 0.1 in float32 is another number.

@@ -1,4 +1,4 @@
-"""Arrays beside the records: a file of self-describing chunks that only grows.
+"""The arrays of records: an append-only file of self-describing chunks.
 
 A chunk is, in this order (integers little-endian):
 
@@ -9,8 +9,8 @@ A chunk is, in this order (integers little-endian):
     header              JSON: key, name, dtype, shape, sha256
     the array           raw bytes, row after row
 
-Both checksums are needed to tell a chunk that was cut by a kill (the file ends before a length that can be trusted) from
-one that is damaged (the length itself is wrong).
+Two checksums distinguish an incomplete chunk (a valid length, but the file ends earlier: the writer was killed) from a damaged
+one (the length itself is wrong).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFIX = struct.Struct("<8sIII")
 
 
 class Entry(NamedTuple):
-    """Where an array is and what it is."""
+    """The position, dtype, shape and sha256 of an array in the file."""
 
     offset: int
     dtype: str
@@ -70,7 +70,7 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def chunk(key: str, name: str, array: np.ndarray) -> tuple[bytes, Entry]:
-    """The bytes of a chunk, and its entry with the offset counted from the beginning of the chunk."""
+    """The bytes of a chunk, and its entry with the offset relative to the start of the chunk."""
     digest = array_digest(array)
     described = {"key": key, "name": name, "dtype": array.dtype.str, "shape": array.shape, "sha256": digest}
     header = json.dumps(described).encode()
@@ -80,11 +80,11 @@ def chunk(key: str, name: str, array: np.ndarray) -> tuple[bytes, Entry]:
 
 
 def scan(path: Path) -> tuple[Index, int]:
-    """The index (key, name) -> entry of a sidecar file, and the length of its whole chunks.
+    """The index (key, name) -> entry of a sidecar file, and the length of its complete chunks.
 
-    Bytes after that length are the beginning of a chunk whose writing was cut; anything else that is not a chunk is
-    `DamagedData`. Of two arrays with one key and name the later counts (the first was left by a writer that died before
-    it wrote the record). A missing file has no arrays. The arrays themselves are checked when they are read.
+    Bytes after that length are an incomplete chunk of a writer that was killed; anything else that is not a chunk is
+    `DamagedData`. Of two arrays with the same key and name the later one counts: the writer of the first died before it wrote
+    the record. A missing file has no arrays. The contents of arrays are checked when they are read.
     """
     index: Index = {}
     end = 0
@@ -104,7 +104,7 @@ def _next(file: BinaryIO, path: Path, start: int, size: int) -> tuple[tuple[str,
     file.seek(start)
     prefix = file.read(_PREFIX.size)
     if not (prefix.startswith(MAGIC) or MAGIC.startswith(prefix)):
-        # A machine that dies can leave zeros where the file grew before its bytes were written.
+        # A crash of the machine can leave zeros where the file grew before its bytes were written.
         if not prefix.strip(b"\0") and not file.read().strip(b"\0"):
             return None
         raise _damaged(path, start, "no array begins there")
@@ -138,7 +138,7 @@ def read(path: Path, entry: Entry) -> np.ndarray:
 
 
 def missing(index: Index, key: str, digests: Iterable[tuple[str, str]]) -> list[str]:
-    """The names among `digests` (name, sha256) of which the index does not have that array."""
+    """The names in `digests` (name, sha256) whose arrays are not in the index."""
     return [name for name, sha256 in digests if (key, name) not in index or index[key, name].sha256 != sha256]
 
 

@@ -1,8 +1,8 @@
-"""Records on disk: lines that are only ever appended, and that survive a kill at any byte.
+"""`RecordStore`: an append-only file of records that stays valid if the process is killed at any byte.
 
-A store is two files: `name.jsonl`, one line for each record, and `name.arrays` (`sidecar`), their arrays. The arrays of a
-record are written before its line, so a line that is whole has its arrays. What a kill can leave is an unfinished entry at
-the end of either file: readers pass over it, the next writer cuts it off. Everything else is damage, and an error.
+A store has two files: `name.jsonl`, one line for each record, and `name.arrays` (`sidecar`), their arrays. The arrays of a
+record are written before its line, so every complete line has its arrays. A kill can only leave an incomplete entry at the end
+of either file: readers skip it, and the next writer removes it. Everything else is damage, and an error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _Line(NamedTuple):
 
 
 class RecordStore:
-    """The records of `path` (ends in ".jsonl"), to read, or with `writable=True` to append to as the only writer.
+    """The records of `path` (ends in ".jsonl"), for reading, or with `writable=True` for appending as the only writer.
 
-    Only an index is kept in memory. A reader sees what was there when it was opened, needs no lock and changes nothing. A
-    record counts as done (`in`, `keys`, `len`) when its line and its arrays are there; arrays can be lost without their
-    line only if the machine died or the arrays' file was deleted, and appending such a record again puts them back.
-    Appended bytes are forced to the disk at most every `sync_seconds` (0: each time) and when the store is closed.
+    Only an index is kept in memory. A reader sees the state at the time of opening, needs no lock and changes nothing. A
+    record counts as done (`in`, `keys`, `len`) if its line and its arrays exist. Arrays of an existing line are lost only if
+    the machine crashed or the file of arrays was deleted; appending the record again restores them. Appended bytes are synced
+    to the disk at most every `sync_seconds` (0: each time) and when the store is closed.
 
     >>> import tempfile
     >>> from relucert.records.record import ball_fields
@@ -64,7 +64,7 @@ class RecordStore:
             try:
                 self._load()
             except (DamagedData, RecordConflict):
-                # A writer may have cut and rewritten the end between two reads of ours. Real damage fails again.
+                # A writer may have truncated and rewritten the end between two reads. Real damage fails again.
                 self._load()
             return
         self._file = AppendFile(self.path)
@@ -90,7 +90,7 @@ class RecordStore:
         return [key for key in self._lines if key not in self._lost]
 
     def records(self) -> Iterator[Record]:
-        """Every record that has a line, in the order of the file."""
+        """All records that have a line, in the order of the file."""
         places = list(self._lines.values())
         with file_access(self.path, "read"), open(self.path, "rb") as file:
             for place in places:
@@ -119,37 +119,37 @@ class RecordStore:
         return sidecar.read(self.arrays_path, self._index[key, name])
 
     def append(self, record: Record, arrays: Mapping[str, Any] | None = None) -> bool:
-        """Write a record and its arrays; False if an equal record was there already, `RecordConflict` if an unequal one.
+        """Write a record and its arrays; False if an equal record exists, `RecordConflict` if a different one does.
 
-        The record's `arrays` may be empty (they are filled in) or must be the sha256 of the given ones.
+        The field `arrays` of the record is empty (it is then filled in) or has the sha256 of the given arrays.
         """
         return self._append(record, arrays or {}, "the record to append")
 
     def merge(self, paths: Iterable[str | os.PathLike[str]]) -> int:
-        """Append every record of the stores `paths` and return how many were new; equal keys must be equal records.
+        """Append all records of the stores `paths` and return the number of new ones; records with equal keys must be equal.
 
-        After a `RecordConflict` what came before it stays merged; merging the same stores again is harmless.
+        After a `RecordConflict` earlier records stay merged; merging the same stores again has no effect.
         """
         new = 0
         for path in paths:
             other = RecordStore(path)
             for record in other.records():
                 key = record.key
-                # Nothing to copy for a record that is here; the comparison needs the digests alone.
+                # An existing record needs only a comparison of digests, no arrays.
                 names = () if key in self else record.arrays
                 arrays = {name: other.array(key, name) for name in names}
                 new += self._append(record, arrays, other._where(key))
         return new
 
     def sync(self) -> None:
-        """Wait until everything appended is on the disk: the arrays first, for the lines refer to them."""
+        """Wait until all appended bytes are on the disk: the arrays first, because the lines refer to them."""
         for file in (self._sidecar, self._file):
             if file is not None:
                 file.sync()
         self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Sync, and let another writer in; reading stays possible."""
+        """Sync and release the lock; reading stays possible."""
         try:
             self.sync()
         finally:
@@ -215,7 +215,7 @@ class RecordStore:
         self._sidecar = self._file = None
 
     def _load(self) -> tuple[int, int]:
-        """Build the index; the lengths of the whole entries of both files."""
+        """Build the index; return the lengths of the complete entries of both files."""
         self._lines: dict[str, _Line] = {}
         self._lost: set[str] = set()
         self._count = 0
@@ -232,13 +232,13 @@ class RecordStore:
                 if record.arrays:
                     refers[key] = record.arrays
                 self._count, end = number, end + len(line)
-        # The arrays after the lines: those of every line seen are then there, however fast a writer is.
+        # Read the arrays after the lines: then the arrays of all lines exist, even if another process writes.
         self._index, arrays_end = sidecar.scan(self.arrays_path)
         self._lost.update(key for key, arrays in refers.items() if sidecar.missing(self._index, key, arrays.items()))
         return end, arrays_end
 
     def _add(self, key: str, record: Record, place: _Line) -> None:
-        # Twice in one file: someone joined two files by hand. Equal is fine, as in a merge.
+        # Two lines with one key come from files joined by hand: equal records are accepted, as in a merge.
         first = self._lines.setdefault(key, place)
         if first is not place and (different := record.differences(self.record(key))):
             raise RecordConflict(
@@ -259,8 +259,8 @@ class RecordStore:
             raise InvalidInput(f"{self.path} line {number}: {error}") from error
 
     def _check_torn(self, line: bytes, number: int) -> None:
-        # Only what a writer of ours can have left is cut off later, never the end of a file that is something else.
-        # A machine that dies can leave zeros where the file grew before its bytes were written.
+        # Only an incomplete record may be removed later, never the end of a file of another kind.
+        # A crash of the machine can leave zeros where the file grew before its bytes were written.
         start = line[: len(LINE_START)]
         if not LINE_START.startswith(start) and line.strip(b"\0"):
             raise DamagedData(

@@ -1,4 +1,4 @@
-"""Neighbouring regions: bounds that only grow, and the distances of brute force over all activation patterns at the end."""
+"""Exploration: bounds never decrease and end at the distances by enumeration of all activation patterns."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def lattice(seed: int) -> tuple[Network, Tensor, Any]:
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_hyperplanes_that_meet_on_a_flat_box(p: float) -> None:
-    """With z1 = 0.5 fixed both first units are z2 - 0.5, elsewhere they are different ones."""
+    """With z1 = 0.5 fixed the first two units are both z2 - 0.5; elsewhere they differ."""
     module = mlp((2,), 2, [2]).double()
     first, second = (part for part in module.modules() if isinstance(part, nn.Linear))
     with torch.no_grad():
@@ -185,14 +185,14 @@ def test_no_offsets(p: float, box: Any) -> None:
     found = radius(net, x, p=p, box=box, method=Region(regions=None))
     assert_around(found, torch.tensor(truth, dtype=torch.float64))
     assert_witness(net, x, y, p, box, found)
-    # Where the nearest change is a tie (all is zero at the origin) there is no witness, but the bound goes that far.
+    # If the nearest change is a tie (all logits are zero at the origin) there is no witness, but the bound reaches it.
     assert found.lower.tolist() == pytest.approx(truth, rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @pytest.mark.parametrize("dead", [0.3, 0.6])
 def test_dead_windows(p: float, dead: float) -> None:
-    """Convolution, ReLU, max pool: beyond a face a dead window wakes up, and its winner is the unit that woke."""
+    """Convolution, ReLU, max pool: beyond a hyperplane a dead window becomes active, and the new unit is its maximum."""
     module = randomised(
         nn.Sequential(nn.Conv2d(1, 2, (1, 2)), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.Flatten(), nn.Linear(2, 3)), 3
     )

@@ -1,4 +1,4 @@
-"""Subdivision of polygons: areas, winners and counts against exact arithmetic, on lines that like to coincide."""
+"""Subdivision of polygons: areas, maxima and counts against exact arithmetic, on lines that often coincide."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_lines_that_are_equal_up_to_the_rounding_of_a_deep_network_are_one(lines
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(FUNCTION, min_size=2, max_size=7), st.sampled_from([1.0, 1 / 3, 1e-6 / 7]))
-def test_envelopes_cover_the_polygon_once_and_know_their_winner(
-    rows: list[tuple[int, int, int]], factor: float
-) -> None:
+def test_envelopes_cover_the_polygon_once_with_their_maxima(rows: list[tuple[int, int, int]], factor: float) -> None:
     maps = functions(rows, factor)
     found = envelope(SQUARE, maps, Groups(maps).scale)
     assert float(found.pieces.areas().sum()) == pytest.approx(4, abs=1e-12)
@@ -94,7 +92,7 @@ def test_envelopes_cover_the_polygon_once_and_know_their_winner(
 
 
 def test_a_function_between_two_others_names_no_edge() -> None:
-    # 0, z and 2 z: nobody beats z alone, yet it wins nowhere.
+    # 0, z and 2 z: neither 0 nor 2 z exceeds z everywhere, but z is nowhere the unique maximum.
     maps = functions([(0, 0, 0), (0, 1, 0), (0, 2, 0)])
     found = envelope(SQUARE, maps, Groups(maps).scale)
     assert found.winner.tolist() == [0, 2]
@@ -110,7 +108,7 @@ def test_functions_that_vanish_cut_nothing(noise: float) -> None:
     assert unit.tolist() == [0]
 
 
-def test_windows_are_cut_where_their_winner_changes_and_nowhere_else() -> None:
+def test_windows_are_split_exactly_where_their_maximum_changes() -> None:
     # max(-p, 0.5) and max(-p, q, -q): the second one alone has three pieces that meet in (0, 0).
     maps = functions([(0, -2, 0), (1, 0, 0), (0, 0, 2), (0, 0, -2)], 0.5)
     cells, _, (ends, unit, sides) = subdivide(SQUARE, Groups(maps, torch.tensor([[0, 1, 1], [0, 2, 3]])))

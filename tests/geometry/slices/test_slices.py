@@ -155,7 +155,7 @@ def test_decision_segments_lie_where_the_two_largest_logits_are_equal(name: str)
 
 
 def crossings(ends: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Which segments the way from p to q crosses, and where on the way (0 to 1)."""
+    """The segments that the line from p to q crosses, and the positions of the crossings (0 to 1)."""
 
     def cross(a: Tensor, b: Tensor) -> Tensor:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
@@ -169,7 +169,7 @@ def crossings(ends: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 @every_network
 def test_the_pattern_changes_at_the_segments_and_nowhere_else(name: str) -> None:
-    # Along a straight way: constant from one crossing to the next, another behind each crossing.
+    # Along a straight line the pattern is constant between crossings and changes at each crossing.
     c = case(name)
     for p, q in sampled(c.plane, 120, seed=2).reshape(-1, 2, 2):
         _, where = crossings(c.found.regions.ends, p, q)
@@ -182,7 +182,7 @@ def test_the_pattern_changes_at_the_segments_and_nowhere_else(name: str) -> None
 
 
 def assert_decisions_lead_on(net: Network, plane: Plane, found: Slice) -> None:
-    """Along a straight way, the crossed decision segments lead from the first class to the last."""
+    """Along a straight line, the crossed decision segments lead from the first class to the last."""
     for p, q in sampled(plane, 120, seed=2).reshape(-1, 2, 2):
         hit, where = crossings(found.decisions.ends, p, q)
         hit = hit[where.argsort()]
@@ -341,7 +341,7 @@ def test_equal_parallel_and_concurrent_lines_and_zero_rows() -> None:
     assert_decisions_lead_on(net, plane, found)
 
 
-def test_a_unit_behind_a_dead_one_has_no_line_of_its_own() -> None:
+def test_a_unit_after_a_dead_unit_has_no_line() -> None:
     module = nn.Sequential(
         nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 2)
     )
@@ -406,7 +406,7 @@ def test_three_inputs_on_a_line_span_no_plane(dtype: torch.dtype, weights: tuple
         Plane.through(a, a + length * weights[0] * way, a + length * weights[1] * way)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     a, b, c = torch.eye(3)
     with pytest.raises(InvalidInput, match="b must be one input like a"):
         Plane.through(a, b[:2], c)

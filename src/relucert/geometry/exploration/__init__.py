@@ -1,4 +1,5 @@
-"""From region to region: lower bounds on the distance to a change of decision that grow with every region explored.
+"""Exploration of neighbouring regions: lower bounds on the distance to a change of decision that grow with every region.
 
-Reading order: `neighbours` (the search and its keys), `crossing` (the pattern behind a face), `facets` (distances to facets).
+Reading order: `search` (the loop and its keys), `measure` (margins, rows and errors of a region), `crossing` (the pattern
+beyond a hyperplane), and the two searches: `neighbours` (distances to hyperplanes) and `facets` (distances to facets).
 """

@@ -1,4 +1,4 @@
-"""A plane through three inputs, and what a network says on a grid of it."""
+"""A plane through three inputs, and the decisions of a network on a grid in it."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Plane:
         along = to_b.norm()
         u = to_b / along if along > 0 else to_b
         rest = to_c
-        for _ in range(2):  # once more: what rounding left along u is large beside a small rest
+        for _ in range(2):  # twice, because the rounding error along u may be large compared to a small rest
             rest = rest - (rest * u).sum() * u
         base, height = float(along), float(rest.norm())
-        # What rounding alone lifts points off a line.
+        # Rounding alone moves points off a line by at most this much.
         least = 16 * torch.finfo(a.dtype).eps * max(float(z.detach().double().norm()) for z in (a, b, c, to_c))
         if not min(base, height) > least:
             raise InvalidInput(
@@ -74,26 +74,26 @@ class Plane:
         return Plane(origin=origin, u=u, v=v, inputs=inputs, lower=lower - wider, upper=upper + wider, dtype=a.dtype)
 
     def point(self, st: Float[Tensor, "n 2"]) -> Float[Tensor, " n *input"]:
-        """The inputs at coordinates, in the dtype of the three inputs."""
+        """The inputs at given coordinates, in the dtype of the three inputs."""
         return self.exact(st).to(self.dtype)
 
     def coordinates(self, x: Float[Tensor, " n *input"]) -> Float[Tensor, "n 2"]:
-        """The coordinates, in float64, of inputs; of those beside the plane, of the nearest point on it."""
+        """The coordinates of the projections of inputs onto the plane, in float64."""
         offset = (x.double() - self.origin).flatten(1)
         return torch.stack([offset @ self.u.flatten(), offset @ self.v.flatten()], 1)
 
     def exact(self, st: Float[Tensor, "n 2"]) -> Float[Tensor, " n *input"]:
-        """The inputs at coordinates, in float64."""
+        """The inputs at given coordinates, in float64."""
         basis = torch.stack([self.u, self.v]).flatten(1)
         return (st.double() @ basis).reshape(len(st), *self.origin.shape) + self.origin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SliceGrid:
-    """What a network says at the centres of H x W equal parts of the rectangle; row 0 has the smallest t.
+    """Class, region and margin at the centres of H x W equal parts of the rectangle; row 0 has the smallest t.
 
-    `regions` numbers the activation patterns in the order they appear row by row; `margin` is by how much the largest
-    logit exceeds the second.
+    `regions` numbers the activation patterns in the order of their first occurrence, row by row; `margin` is the difference of
+    the two largest logits.
     """
 
     s: Float[Tensor, " W"]
@@ -121,7 +121,7 @@ def slice_grid(
 ) -> SliceGrid:
     """Predicted class, region and margin on a grid `(H, W)` of the plane's rectangle.
 
-    Points are run in chunks that need about `budget` bytes. Regions are told apart by a 128-bit hash of the pattern.
+    Points are evaluated in chunks that need about `budget` bytes. Regions are identified by a 128-bit hash of the pattern.
 
     >>> from torch import nn
     >>> net = Network(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), input_shape=(2,)).eval()
@@ -140,7 +140,7 @@ def slice_grid(
     generator = torch.Generator().manual_seed(0)
     keys = [torch.randint(-(2**62), 2**62, (2, math.prod(node.shape)), generator=generator) for node in net.switches]
     keys = [key.to(net.device) for key in keys]
-    # The values, and the pattern twice more as whole numbers.
+    # The values, and two copies of the pattern as integers.
     numbers = sum(math.prod(node.shape) for node in net.graph) + 2 * net.hidden_units
     chunk = max(1, budget // (8 * numbers))
     classes, margins, hashes = [], [], []
@@ -153,7 +153,9 @@ def slice_grid(
         digest = torch.zeros(len(piece), 2, dtype=torch.long, device=net.device)
         for node, place, key in zip(net.switches, places, keys, strict=True):
             pattern = node.op.pattern(values[place]).flatten(1).long()
-            digest += torch.stack([(pattern * row).sum(1) for row in key], 1)  # wraps around at 2^64, as a hash may
+            digest += torch.stack(
+                [(pattern * row).sum(1) for row in key], 1
+            )  # wraps around at 2^64, which is fine for a hash
         hashes.append(digest)
     number = torch.unique(torch.cat(hashes), dim=0, return_inverse=True)[1]
     first = torch.full((int(number.max()) + 1,), len(st), device=net.device)

@@ -23,12 +23,12 @@ from torch import Tensor
 
 TOLERANCE = 1e-12
 FLOOR = 1e-14
-_BLOCK = 1 << 16  # pairs of a cell and a group that are looked at together
+_BLOCK = 1 << 16  # pairs of a cell and a group that are treated together
 
 
 @dataclass(frozen=True, eq=False)
 class Polygons:
-    """Convex polygons, counterclockwise; rows with fewer vertices than others are filled up with their first vertex.
+    """Convex polygons, counterclockwise; rows with fewer vertices are padded with their first vertex.
 
     >>> square = Polygons.rectangle(torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0]))
     >>> len(square), square.areas().tolist(), square.centres().tolist()
@@ -62,32 +62,32 @@ class Polygons:
         return Polygons(torch.cat(rows), torch.cat([part.count for part in parts]))
 
     def real(self) -> Bool[Tensor, "n m"]:
-        """Which vertices are not filling."""
+        """Which vertices are not padding."""
         return torch.arange(self.vertices.shape[1], device=self.count.device) < self.count[:, None]
 
     def following(self) -> Int[Tensor, "n m"]:
-        """The place of the vertex behind every vertex."""
+        """The index of the vertex after every vertex."""
         place = torch.arange(self.vertices.shape[1], device=self.count.device)
         return torch.where(place + 1 < self.count[:, None], place + 1, 0)
 
     def centres(self) -> Float[Tensor, "n 2"]:
-        """The mean of the vertices: a point of the interior."""
+        """The means of the vertices, which are interior points."""
         return (self.vertices * self.real()[..., None]).sum(1) / self.count[:, None]
 
     def areas(self) -> Float[Tensor, " n"]:
-        """The areas, by triangles at the first vertex."""
+        """The areas, as sums of triangles at the first vertex."""
         arms = self.vertices - self.vertices[:, :1]
         ahead = arms.roll(-1, 1)
         return (arms[..., 0] * ahead[..., 1] - arms[..., 1] * ahead[..., 0]).sum(1) / 2
 
 
 def evaluate(functions: Float[Tensor, "n 3 k"], points: Float[Tensor, "n m 2"]) -> Float[Tensor, "n m k"]:
-    """The values of every row's functions at the row's points."""
+    """The values of the affine functions of every row at the points of the row."""
     return torch.baddbmm(functions[:, :1], points, functions[:, 1:])
 
 
 def tolerances(functions: Float[Tensor, "n 3 k"], scale: Float[Tensor, " n"]) -> Float[Tensor, "n k"]:
-    """How far from zero a value must be to have a sign."""
+    """The absolute values below which the sign of a value is not certain."""
     return TOLERANCE * functions.abs().sum(1) + FLOOR * scale[:, None]
 
 
@@ -97,7 +97,7 @@ def clip(
     values: Float[Tensor, "n m"],
     label: Int[Tensor, " n"],
 ) -> tuple[Polygons, Int[Tensor, "n m1"]]:
-    """Keep of every polygon the side where the values at its vertices are positive; nothing, if none is.
+    """Clip every polygon to the side where the values at its vertices are positive; empty if no value is.
 
     `labels` belong to the edges, each at the vertex where it starts; the new edge gets `label`. Both sides of a cut
     compute the same new vertices, bit for bit.
@@ -110,7 +110,7 @@ def clip(
     step = torch.where(cross, ahead_values - values, 1.0)[..., None]
     crossing = (ahead_values[..., None] * polygons.vertices - values[..., None] * there) / step
     fresh = label[:, None]
-    # Two slots a vertex: itself, then the point where its edge crosses the line.
+    # Two slots for each vertex: the vertex, and the point where its edge crosses the line.
     slots = torch.stack([polygons.vertices, crossing], 2).flatten(1, 2)
     names = torch.stack(
         [torch.where((values == 0) & (ahead_values < 0), fresh, labels), torch.where(values > 0, fresh, labels)], 2
@@ -131,7 +131,7 @@ def clip(
 
 
 def rivals(polygons: Polygons, functions: Float[Tensor, "n 3 k"], scale: Float[Tensor, " n"]) -> Bool[Tensor, "n k"]:
-    """The functions that no single other one beats on the whole polygon; of equal ones only the first."""
+    """The functions that no other single function exceeds on the whole polygon; only the first of equal functions."""
     size = functions.shape[2]
     i, j = torch.triu_indices(size, size, 1, device=functions.device)
     gaps = functions[:, :, i] - functions[:, :, j]
@@ -141,11 +141,11 @@ def rivals(polygons: Polygons, functions: Float[Tensor, "n 3 k"], scale: Float[T
     above[:, i, j] = values.amax(1) > limit
     above[:, j, i] = values.amin(1) < -limit
     earlier = torch.ones(size, size, dtype=torch.bool, device=functions.device).tril(-1)
-    return _somebody(~(~above & (above.mT | earlier)).any(2), polygons, functions)
+    return _nonempty(~(~above & (above.mT | earlier)).any(2), polygons, functions)
 
 
-def _somebody(alive: Bool[Tensor, "n k"], polygons: Polygons, functions: Float[Tensor, "n 3 k"]) -> Bool[Tensor, "n k"]:
-    """Bring the winner at the centre back where tolerances in a circle left nobody."""
+def _nonempty(alive: Bool[Tensor, "n k"], polygons: Polygons, functions: Float[Tensor, "n 3 k"]) -> Bool[Tensor, "n k"]:
+    """Restore the largest function at the centre if tolerances have removed all functions."""
     if bool(alive.any(1).all()):
         return alive
     best = evaluate(functions, polygons.centres()[:, None])[:, 0].argmax(1)
@@ -156,7 +156,7 @@ def _somebody(alive: Bool[Tensor, "n k"], polygons: Polygons, functions: Float[T
 class Envelope:
     """The pieces of upper envelopes: `winner` is the largest function on the piece of polygon `owner`.
 
-    `labels` name at every edge the function that is larger behind it, -1 on the polygon's own edges. Sorted by owner.
+    `labels` name at every edge the function that is larger beyond it, -1 on edges of the polygon. Sorted by owner.
     """
 
     pieces: Polygons
@@ -165,18 +165,18 @@ class Envelope:
     winner: Int[Tensor, " n"]
 
     def edges(self) -> tuple[Float[Tensor, "e 2 2"], Int[Tensor, " e"], Int[Tensor, "e 2"]]:
-        """The inner edges, once each: ends, owner, the functions that win on the left and on the right."""
+        """The inner edges, once each: ends, owner, the functions that are the largest on the left and on the right."""
         row, place = (self.pieces.real() & (self.labels > self.winner[:, None])).nonzero(as_tuple=True)
         start = self.pieces.vertices[row, place]
         end = self.pieces.vertices[row, self.pieces.following()[row, place]]
-        # A shorter edge lies at a point where three functions meet, up to rounding: there is nothing to draw.
+        # A shorter edge is a point where three functions meet, up to rounding: skip it.
         long = (end - start).norm(dim=1) > TOLERANCE
         sides = torch.stack([self.winner[row], self.labels[row, place]], 1)
         return torch.stack([start, end], 1)[long], self.owner[row][long], sides[long]
 
 
 def envelope(polygons: Polygons, functions: Float[Tensor, "n 3 k"], scale: Float[Tensor, " n"]) -> Envelope:
-    """The upper envelope of every row's functions on the row's polygon."""
+    """The upper envelope of the functions of every row on the polygon of the row."""
     alive = rivals(polygons, functions, scale)
     while True:
         owner, winner = alive.nonzero(as_tuple=True)
@@ -194,14 +194,14 @@ def envelope(polygons: Polygons, functions: Float[Tensor, "n 3 k"], scale: Float
         empty = pieces.count == 0
         if not bool(empty.any()):
             return Envelope(pieces, labels, owner, winner)
-        # Two others together beat a function that neither beats alone. Without it, lest it lend its name to an edge.
+        # Two functions together may exceed a third that neither exceeds alone: remove it, and repeat without it.
         alive[owner[empty], winner[empty]] = False
-        alive = _somebody(alive, polygons, functions)
+        alive = _nonempty(alive, polygons, functions)
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """For each of R polygons, affine functions `maps` and the groups whose maxima matter.
+    """For each of R polygons, affine functions `maps` and groups of them whose maxima are wanted.
 
     A row of `table` lists the functions of one group; without a table every function is a group with zero, (0, f).
     """
@@ -211,18 +211,18 @@ class Groups:
 
     @cached_property
     def scale(self) -> Float[Tensor, " R"]:
-        """The largest size of a function on the square."""
+        """A bound on the absolute values of the functions on the square."""
         return self.maps.abs().sum(1).amax(1)
 
     def functions(self, root: Int[Tensor, " n"], group: Int[Tensor, " n"]) -> Float[Tensor, "n 3 k"]:
-        """The functions of some groups."""
+        """The functions of the given groups."""
         if self.table is None:
             own = self.maps[root, :, group]
             return torch.stack([torch.zeros_like(own), own], 2)
         return self.maps[root[:, None], :, self.table[group]].mT
 
     def undecided(self, polygons: Polygons) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-        """The pairs (polygon, group) that may have several pieces, by the circle around the polygon."""
+        """The pairs (polygon, group) that may have several pieces, by a bound on the circle around the polygon."""
         centre = polygons.centres()
         radius = (polygons.vertices - centre[:, None]).norm(dim=2).amax(1)
         values = evaluate(self.maps, centre[:, None])[:, 0]
@@ -242,7 +242,7 @@ class Groups:
 def _cut(
     polygons: Polygons, root: Int[Tensor, " P"], groups: Groups, cell: Int[Tensor, " n"], group: Int[Tensor, " n"]
 ) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"], Float[Tensor, " c"]]:
-    """Of pairs (cell, group) those with several pieces, and how far from the centre the first cut passes."""
+    """The pairs (cell, group) with several pieces, and the distance of the nearest cut from the centre."""
     scale = groups.scale
     kept, distances = [], []
     for rows in torch.arange(len(cell), device=cell.device).split(_BLOCK):
@@ -262,7 +262,7 @@ def _cut(
 def subdivide(
     polygons: Polygons, groups: Groups
 ) -> tuple[Polygons, Int[Tensor, " P"], tuple[Float[Tensor, "e 2 2"], Int[Tensor, " e"], Int[Tensor, "e 2"]]]:
-    """Cut polygons until every group has one winner on every cell.
+    """Subdivide polygons until every group has a single largest function on every cell.
 
     Returns the cells, the polygon each one came from, and the edges (ends, group, winners left and right): all of a
     group's edges within one polygon belong to one envelope, so an edge is whole however often the others cut it.
@@ -285,7 +285,7 @@ def subdivide(
         place = torch.where(distance == nearest[cell], number, len(cell))
         first = number.new_full((len(pairs),), len(cell)).scatter_reduce(0, cell, place, "amin")
         cut = envelope(polygons, groups.functions(root, group[first]), scale[root])
-        # Every piece inherits the pairs of its polygon, except the one that was just settled.
+        # Every piece inherits the pairs of its polygon, except the pair that was just split.
         heir, pair = spread((pairs.cumsum(0) - pairs)[cut.owner], pairs[cut.owner])
         open_ = pair != first[cut.owner][heir]
         polygons, root = cut.pieces, root[cut.owner]
@@ -295,7 +295,7 @@ def subdivide(
 
 
 def spread(start: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
-    """List ranges one after the other: for every number in them its range and itself.
+    """Enumerate ranges [start, start + length): the range of every number, and the number.
 
     >>> [part.tolist() for part in spread(torch.tensor([5, 0]), torch.tensor([2, 1]))]
     [[0, 0, 1], [5, 6, 0]]

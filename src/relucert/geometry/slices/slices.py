@@ -1,4 +1,4 @@
-"""All regions of a network on the plane through three inputs, exactly.
+"""The exact linear regions of a network on the plane through three inputs.
 
 On the plane `x(s, t) = origin + s u + t v` the network is piecewise affine in two variables, and each of its regions that
 meets the plane is a convex polygon there. From node to node every cell carries the affine functions that the values are
@@ -27,12 +27,12 @@ from relucert.networks.traversal import ForwardRule, propagate, read_later
 
 __all__ = ["DecisionSegments", "Plane", "RegionSegments", "Slice", "SliceGrid", "slice_grid", "slice_segments"]
 
-_COLLINEAR = 1e-9  # edges this near to one line share it, in the square of side 2
+_COLLINEAR = 1e-9  # edges within this distance of a line count as collinear, in the square of side 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionSegments:
-    """Where switching units change: a segment for every unit and every cell of the nodes before it.
+    """The segments on which ReLUs and max pools switch, one for each unit and each cell of the nodes before it.
 
     `unit` of the graph's node `node` (counted in the node's flattened shape) has the first entry of `pattern` on the
     left of the segment from `ends[:, 0]` to `ends[:, 1]`, the second on its right: 0 and 1 for a ReLU, the winners' places
@@ -48,10 +48,10 @@ class RegionSegments:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DecisionSegments:
-    """Where the prediction changes: `classes` are the one on the left of a segment and the one on its right.
+    """The segments on which the prediction changes: `classes` are the class on the left and the class on the right.
 
-    A segment ends where its cell does. Where the decision changes exactly on a region boundary, what is shorter than about
-    1e-7 of the rectangle is left out.
+    Segments end at the boundaries of cells. If the decision changes exactly on a region boundary, segments shorter than about
+    1e-7 of the rectangle are omitted.
     """
 
     ends: Float[Tensor, "n 2 2"]
@@ -78,7 +78,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """Cells to be taken on from the switching node `at` (0: the input), which has cut them out of polygons `root`."""
+    """Cells to propagate from the switching node `at` (0: the input), which has split them off polygons `root`."""
 
     at: int
     cells: Polygons
@@ -91,7 +91,7 @@ class _Task:
 
 @dataclass(frozen=True, eq=False)
 class _Leaf:
-    """Cells on which all is settled: their logits, the pieces of their classes, and what may bound a decision."""
+    """Finished cells: their logits, the pieces of their classes, and edges that may be decision boundaries."""
 
     cells: Polygons
     logits: Tensor
@@ -99,14 +99,14 @@ class _Leaf:
     cell: Tensor
     winner: Tensor
     edges: tuple[Tensor, Tensor]  # inside cells: ends, classes
-    ties: tuple[Tensor, Tensor]  # on cells' own edges where another logit is as large: ends, class
+    ties: tuple[Tensor, Tensor]  # edges of cells where another logit is equally large: ends, class
 
 
 @torch.no_grad()
 def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
     """All regions, region boundaries and decision boundaries on the plane's rectangle, exactly up to rounding.
 
-    Cells are taken through the network in chunks that need about `budget` bytes beside the result.
+    Cells are propagated through the network in chunks that need about `budget` bytes in addition to the result.
 
     >>> from torch import nn
     >>> net = Network(nn.ReLU(), input_shape=(2,)).eval()
@@ -117,7 +117,7 @@ def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
     """
     net = prepared(net, plane, budget)
     graph = net.graph
-    # Inside, the rectangle is the square [-1, 1]^2: one tolerance fits all.
+    # Internally the rectangle is the square [-1, 1]^2, so that one tolerance fits all.
     middle, half = (plane.lower + plane.upper) / 2, (plane.upper - plane.lower) / 2
     images = torch.stack([plane.exact(middle[None])[0], half[0] * plane.u, half[1] * plane.v])[None]
     square = Polygons.rectangle(-torch.ones_like(half), torch.ones_like(half))
@@ -143,7 +143,7 @@ def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
 
 
 def _numbers(graph: Graph) -> int:
-    """How many numbers of one input are held at once on the way through the graph, at most."""
+    """The largest number of values of one input that are stored at the same time."""
     most = 0
     for index, node in enumerate(graph):  # a maximum over nodes, to which no value is propagated
         extra = 2 * node.op.windows().shape[1] * math.prod(node.shape) if isinstance(node.op, MaxPool2d) else 0
@@ -152,10 +152,10 @@ def _numbers(graph: Graph) -> int:
 
 
 def _advance(graph: Graph, task: _Task) -> tuple[dict[int, Tensor], Node | None]:
-    """The images of what the next switching node and those behind it need, and that node; None at the logits."""
+    """The images that the next switching node and later nodes need, and that node; None at the logits."""
     cells, after = len(task.cells), next((node for node in graph.switches if node.index > task.at), None)
     needed = [len(graph) - 1] if after is None else read_later(graph, after.index)
-    # One polygon's images are shared by its cells without a copy.
+    # All cells of a polygon share its images without a copy.
     images = propagate(
         graph,
         _Images(task.cells),
@@ -183,12 +183,12 @@ class _Images(ForwardRule[Tensor]):
 
 
 def _groups(node: Node, images: Tensor) -> Groups:
-    """Whose maxima a switching node takes: of every unit and zero, or of the windows of a max pool."""
+    """The groups whose maxima a switching node computes: every unit and zero, or the windows of a max pool."""
     maps = images.flatten(2)
     if not isinstance(node.op, MaxPool2d):
         return Groups(maps)
     windows = node.op.windows().to(maps.device)
-    # Outside the image stands the window's first entry once more: it never wins against itself.
+    # Padding is replaced by the first entry of the window, which does not change the maximum.
     inside = windows >= 0
     windows = torch.where(inside, windows, windows.gather(1, inside.int().argmax(1, keepdim=True)))
     channels, height, width = node.op.in_shape
@@ -197,21 +197,21 @@ def _groups(node: Node, images: Tensor) -> Groups:
 
 
 def _pattern(node: Node, groups: Groups, unit: Tensor, sides: Tensor) -> Tensor:
-    """The winners within their groups, in the words of the node's pattern."""
+    """The largest functions of groups, as entries of the pattern of the node."""
     if not isinstance(node.op, MaxPool2d) or groups.table is None:
         return sides
     return groups.table[unit].gather(1, sides) % math.prod(node.op.in_shape[1:])
 
 
 def _decide(cells: Polygons, logits: Tensor) -> _Leaf:
-    """Cut cells by their classes, and list their edges where a class that does not win is as large."""
+    """Split cells by class, and list the edges on which another logit is equally large."""
     classes = torch.arange(logits.shape[2], device=logits.device)
     groups = Groups(logits, classes[None])
     found = envelope(cells, logits, groups.scale)
     ends, _, sides = found.edges()
     own = logits[found.owner]
     gaps = own.gather(2, found.winner[:, None, None].expand(-1, 3, 1)) - own
-    # The vertices were moved onto lines within the tolerance: allow for that.
+    # Vertices may be moved onto lines within the tolerance.
     tied = evaluate(gaps, found.pieces.vertices) <= 10 * tolerances(gaps, groups.scale[found.owner])[:, None]
     tied &= classes != found.winner[:, None, None]
     ahead = found.pieces.following()
@@ -223,17 +223,17 @@ def _decide(cells: Polygons, logits: Tensor) -> _Leaf:
 
 
 def _facing(ends: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
-    """Where edges of different cells lie on each other and their classes differ: ends, classes left and right.
+    """The overlaps of edges of different cells with different classes: ends, classes left and right.
 
-    A decision that changes exactly on a region boundary crosses no cell: `|z|` against 0 does so at z = 0.
+    These are decision boundaries on region boundaries, which cross no cell: for example `|z|` against 0 at z = 0.
     """
     way = ends[:, 1] - ends[:, 0]
     length = way.norm(dim=1)
-    # Shorter ones have no direction to speak of. There is nothing to draw.
+    # Shorter edges have no reliable direction: skip them.
     ends, winner, way, length = (part[length > 100 * _COLLINEAR] for part in (ends, winner, way, length))
     way = way / length[:, None]
     normal = torch.stack([-way[:, 1], way[:, 0]], 1)
-    # Edges on one line are equally far from any point, here one where lines of a drawing are unlikely to meet.
+    # Collinear edges have equal distances to any point; use a point that few lines of a drawing contain.
     far = (normal * (ends[:, 0] - ends.new_tensor([3.7, 5.3]))).sum(1).abs()
     far, order = far.sort()
     low, high = (torch.searchsorted(far, far + sign * 100 * _COLLINEAR) for sign in (-1, 1))
@@ -252,7 +252,7 @@ def _facing(ends: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
 def _slice(
     leaves: list[_Leaf], changes: list[tuple[Tensor, Tensor, Tensor, Tensor]], middle: Tensor, half: Tensor
 ) -> Slice:
-    """Put the chunks together, and go back from the square to the coordinates of the plane."""
+    """Concatenate the chunks, and map the square back to the coordinates of the plane."""
 
     def outside(parts: list[Polygons]) -> Polygons:
         polygons = Polygons.cat(parts)
