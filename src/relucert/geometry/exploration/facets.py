@@ -208,7 +208,8 @@ class FacetExploration(Exploration):
     def _radius(self, index: Tensor, key: Array) -> Array:
         """How far from x facets with these keys are looked at: far beyond the key, to the nearest witness, through the box."""
         most = reach(self.x[index], self.p, (self.low[index], self.high[index])).numpy()
-        far = np.minimum(2 * self.witnesses.distance[index].double().numpy(), BEYOND * np.maximum(key, NEAR))
+        with np.errstate(over="ignore"):  # a key so large that its multiple is infinite sets no limit
+            far = np.minimum(2 * self.witnesses.distance[index].double().numpy(), BEYOND * np.maximum(key, NEAR))
         return np.minimum(most, far)
 
     def _together(
