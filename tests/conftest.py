@@ -34,6 +34,7 @@ def _shaped() -> list[str]:
 install_import_hook(_shaped(), "typechecking.checked")
 
 from relucert.data import Dataset, dataset  # noqa: E402
+from sharing import taken  # noqa: E402
 
 # Two workers share the cores, and a result must not depend on how many there are.
 torch.set_num_threads(1)
@@ -43,23 +44,16 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`share(n)`: of a table of cases those run in `make test` whose row numbers add up to a multiple of n; the rest are slow.
-
-    Rows are numbered in each `parametrize`. As in a Latin square, every row meets some row of every other one.
-    """
-    positions: Counter[tuple[str, str]] = Counter()
+    """Of the cases of a test with the mark `share(n)` about one in n runs in `make test`; the others become slow."""
+    numbers: Counter[str] = Counter()
     for item in items:
         share = item.get_closest_marker("share")
-        if share is None:
-            continue
-        name = (str(item.path), item.name.partition("[")[0])
-        number, rows = positions[name], 0
-        positions[name] += 1
-        for mark in reversed(list(item.iter_markers("parametrize"))):  # the last one varies fastest
-            number, row = divmod(number, len(mark.args[1]))
-            rows += row
-        if rows % share.args[0]:
-            item.add_marker("slow")
+        if share is not None:
+            test = item.nodeid.partition("[")[0]
+            sizes = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]  # the last one varies fastest
+            if not taken(numbers[test], sizes, share.args[0]):
+                item.add_marker("slow")
+            numbers[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)
