@@ -69,6 +69,7 @@ def test_logits(place):
     torch.testing.assert_close(found, net(x)[0].double(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf, 3.0, 1.5])
 @pytest.mark.parametrize("place", range(len(NETS)))
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-2.0, 3.0)])

@@ -42,6 +42,7 @@ def sampled(ball: Ball, x: Tensor, count: int) -> Tensor:
     return torch.stack([ball.sample(x, generator) for _ in range(count)], 1)
 
 
+@pytest.mark.share(2)
 @names
 @norms
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from relucert.core.errors import InvalidInput
-from relucert.experiments.attacks import FIGURES, MINIMAL, NEAR, PAGE, main, page
+from relucert.experiments.attacks import FIGURES, MINIMAL, PAGE, main, page
 from relucert.experiments.trained import configurations
+from relucert.reports.attacks import NEAR
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

@@ -189,14 +189,14 @@ def test_box_distances_agree_with_programs_over_every_hyperplane(name: str, p: f
     assert bool((boxed.region >= free.region * (1 - 1e-12)).all())
     assert bool((boxed.decision >= free.decision * (1 - 1e-12)).all())
     region = LinearRegion.at(net, x)
-    margins = region.margins(x)
+    margins = region.margins(x).detach()
     rows = region.rows(torch.arange(region.count).expand(3, -1)).detach().flatten(2)
     size = x[0].numel()
     sides = np.concatenate([np.eye(size), -np.eye(size)])
     for i in range(3):
         point = x[i].flatten().numpy()
         limits = np.concatenate([-point, point - 1])
-        apart = (margins[i].detach() / norm(rows[i], dual(p))).nan_to_num(math.inf, posinf=math.inf)
+        apart = (margins[i] / norm(rows[i], dual(p))).nan_to_num(math.inf, posinf=math.inf)
         order = apart.argsort()
         best = math.inf
         for j in order[:12].tolist():

@@ -35,6 +35,7 @@ def oracle(name: str, p: float, box: Any) -> Tensor:
     return torch.tensor([mip_distance(net, x[i : i + 1], y[i], p, box) for i in (0, 1)], dtype=torch.float64)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("box", [None, UNIT], ids=["free", "box"])
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @pytest.mark.parametrize("name", TINY)
@@ -70,6 +71,7 @@ def test_float32(name: str, p: float) -> None:
         assert_witness(net, x, y, p, UNIT, found)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("name", NETWORKS)

@@ -34,6 +34,7 @@ def at(progress: float) -> StepContext:
     return StepContext(progress, torch.Generator().manual_seed(0))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])

@@ -32,6 +32,7 @@ METHODS = tuple(SMALLER.get(name, name) for name in REGISTERED if name != "mip")
 names = pytest.mark.parametrize("name", NETWORKS)
 
 
+@pytest.mark.share(3)
 @names
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -211,6 +212,7 @@ def test_planted_counterexamples_are_never_robust(factor: float, method: str) ->
             assert found.verdict[0] is not Verdict.ROBUST
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "method"),
     [

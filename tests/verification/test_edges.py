@@ -89,6 +89,7 @@ BLIND = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("which", BLIND)
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])

@@ -9,7 +9,6 @@ draws this for the Carlini-Wagner attack. And does `apgd` break at least as many
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from relucert.experiments.trained import FOLDER, configurations
 from relucert.interop.loading import load
 from relucert.networks.network import Network
 from relucert.records.atomic import write_atomically
+from relucert.reports import attacks as report
 from relucert.training.run import MODEL_FILE
 from relucert.verification.radius import radius
 
@@ -36,8 +36,6 @@ PGD, APGD = "pgd(steps=40, restarts=10)", "apgd(steps=40, restarts=10)"
 MINIMAL = ("cw(searches=20, iterations=1000)", "ddn", "fab", "region", "best")
 #: Where the theorem gives enough exact distances, and how many of those are attacked at most.
 EXACT = {"fmnist-fc1-mmr-2": 200}
-QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
-NEAR = 1e-3
 
 
 def falsified(net: Network, x: Tensor, y: Tensor, ball: Ball) -> dict[str, Any]:
@@ -84,52 +82,8 @@ def figures(name: str) -> dict[str, Any]:
 
 
 def page(known: dict[str, dict[str, Any]]) -> str:
-    """What was found, as Markdown."""
-    lines = [
-        "# Attacks on the trained networks",
-        "",
-        "Written by `python -m relucert.experiments.attacks`.",
-        "",
-        "## The same number of gradients",
-        "",
-        f"Correctly classified points among the first {POINTS} test points that `{PGD}` and `{APGD}` break at the eps of the "
-        "network's training.",
-        "",
-        "| network | correct | PGD | apgd |",
-        "|---|---|---|---|",
-    ]
-    for name, found in known.items():
-        one = found["broken"]
-        lines.append(f"| {name} | {one['correct']} | {one['pgd']} | {one['apgd']} |")
-    lines += ["", "## Attacks against exact distances", ""]
-    heads = [("least", "median", "90 %", "99 %", "largest")[i] for i in range(len(QUANTILES))]
-    for name, found in known.items():
-        if "ratios" not in found:
-            continue
-        one = found["ratios"]
-        lines += [
-            f"{name}: among the first {one['points']} test points the region theorem gives {one['exact']} distances to the "
-            f"nearest change of decision exactly; the attacks were run on the first {one['attacked']} of these. Distance found "
-            "over exact distance, sorted:",
-            "",
-            f"| attack | {' | '.join(heads)} | mean | within {NEAR:.1%} | seconds |",
-            "|---" * (len(heads) + 4) + "|",
-        ]
-        for method in MINIMAL:
-            values = torch.tensor(one[method]["ratios"], dtype=torch.float64)
-            cells = [f"{float(value):.4f}" for value in _quantiles(values)]
-            near = float((values <= 1 + NEAR).double().mean())
-            lines.append(
-                f"| `{method}` | {' | '.join(cells)} | {float(values.mean()):.4f} | {near:.1%} | "
-                f"{one[method]['seconds']:.0f} |"
-            )
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _quantiles(values: Tensor) -> list[float]:
-    """Of sorted values, none of them between two: the smallest that at least such a share does not exceed."""
-    return [float(values[max(0, math.ceil(share * len(values)) - 1)]) for share in QUANTILES]
+    """The figures of every network as Markdown."""
+    return report.page(known, POINTS, (PGD, APGD), MINIMAL)
 
 
 def main(arguments: list[str]) -> None:

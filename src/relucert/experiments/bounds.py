@@ -28,6 +28,8 @@ from relucert.experiments.others import published
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import write_atomically
+from relucert.reports import bounds as report
+from relucert.reports.bounds import ProvedPoints, Reproduction
 
 FIGURES, PAGE = Path("results") / "bounds.json", Path("results") / "bounds.md"
 RUNS = Path("runs")
@@ -68,6 +70,7 @@ CASES = (
 #: What each method proves of one network, with the box and without.
 LADDER = {math.inf: ("ibp", "kw", "crown", "alpha"), 2.0: ("kw", "crown", "alpha", "lipschitz", "sdp")}
 RADII = {math.inf: 0.1, 2.0: 0.3}
+LADDER_POINTS = 1000
 
 
 @torch.no_grad()
@@ -100,37 +103,23 @@ def proved(p: float, method: str, box: bool, folder: Path) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The figures as Markdown."""
-    lines = [
-        "# Bounds of networks of others",
-        "",
-        "Written by `python -m relucert.experiments.bounds FOLDER`, where FOLDER has the networks.",
-        "",
-        "## Wong and Kolter's relaxation, as published",
-        "",
-        "Robust error in percent: misclassified, or not proved by the relaxation.",
-        "",
-        "| network | norm, eps | box | points | stated | here |",
-        "|---|---|---|---|---|---|",
-    ]
-    for case, one in zip(CASES, found["kw"], strict=True):
-        cells = [case.model, f"l_{case.p:g}, {case.eps:g}", "yes" if case.box else "no", str(case.points)]
-        lines.append("| " + " | ".join([*cells, f"{case.stated:g}", f"{one:.2f}"]) + " |")
-    lines += [
-        "",
-        f"## What methods and the box add: {UNIVERSAL}",
-        "",
-        "Shares of the first 1000 points, in percent, that are classified correctly and proved, with room for the rounding of "
-        "the bound and of the network.",
-        "",
-        "| norm, eps | method | proved, no box | proved, box |",
-        "|---|---|---|---|",
-    ]
-    for p, methods in LADDER.items():
-        for method in methods:
-            free, boxed = (100 * found["ladder"][f"{p:g} {method} {box}"] / 1000 for box in ("free", "box"))
-            lines.append(f"| l_{p:g}, {RADII[p]:g} | {method} | {free:.1f} | {boxed:.1f} |")
-    return "\n".join(lines) + "\n"
+    """The figures of all cases and of the ladder as Markdown."""
+    reproductions = [
+        Reproduction(
+            network=case.model, p=case.p, eps=case.eps, box=case.box, points=case.points, published=case.stated,
+            computed=error,
+        )
+        for case, error in zip(CASES, found["kw"], strict=True)
+    ]  # fmt: skip
+    proved = [
+        ProvedPoints(
+            p=p, eps=RADII[p], method=method, free=found["ladder"][f"{p:g} {method} free"],
+            boxed=found["ladder"][f"{p:g} {method} box"], points=LADDER_POINTS,
+        )
+        for p, methods in LADDER.items()
+        for method in methods
+    ]  # fmt: skip
+    return report.page(reproductions, UNIVERSAL, proved)
 
 
 def main(arguments: list[str]) -> None:

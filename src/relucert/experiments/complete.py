@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -27,6 +26,8 @@ from relucert.interop.loading import load
 from relucert.networks.checkpoints import save
 from relucert.records.atomic import write_atomically
 from relucert.records.record import Record
+from relucert.reports import complete as report
+from relucert.reports.complete import Union, VerifiedCase, union_error
 from relucert.verification.bounds import bounds
 from relucert.verification.cascade import Auto
 
@@ -48,6 +49,11 @@ class Case:
     timeout: float = 30.0
     method: str = "auto"
     stated: str = ""
+
+    @property
+    def own(self) -> bool:
+        """Whether the network is one of `results/`."""
+        return self.model.startswith("results/")
 
 
 CASES: dict[str, Case] = {
@@ -72,7 +78,7 @@ STATED_UNION = "12.4 to 20.8 %"
 
 def checkpoint(case: Case, folder: Path) -> Path:
     """The network of a case as a checkpoint of ours; that of others is made in float64."""
-    if case.model.startswith("results/"):
+    if case.own:
         return Path(case.model)
     source = folder / case.model
     if not source.exists():
@@ -102,7 +108,7 @@ def decided(name: str, folder: Path) -> Verdicts:
     found = Verdicts.of(reached, len(task))
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
     summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
-    if case.model.startswith("results/") and open_:
+    if case.own and open_:
         summary["open"] = unproved(found.records, config)
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS / f"{name}.json", json.dumps(summary, indent=2) + "\n")
@@ -143,106 +149,27 @@ def unproved(records: Sequence[Record], config: CertifyConfig) -> list[dict[str,
 
 def union() -> tuple[float, float] | None:
     """Lower and upper bound of the robust error over the balls of all three norms together."""
-    files = [RESULTS / f"{name}-points.json" for name in UNION]
-    if not all(file.exists() for file in files):
-        return None
-    known = [json.loads(file.read_text()) for file in files]
-    points = CASES[UNION[0]].points
-    falsified = set().union(*(one["broken"] for one in known))
-    proved = set(known[0]["proved"]).intersection(*(one["proved"] for one in known[1:]))
-    return len(falsified) / points, 1 - len(proved) / points
+    return union_error([RESULTS / f"{name}-points.json" for name in UNION], CASES[UNION[0]].points)
 
 
 def page() -> str:
-    """All that is known, as Markdown."""
-    lines = [
-        "# Complete verification",
-        "",
-        "Written by `python -m relucert.experiments.complete FOLDER`, where FOLDER has the networks of others. Robust error: "
-        "from the share of points that are misclassified or have a witness, to that of points that are misclassified or not "
-        "proved. Undecided: neither, in the seconds that one point may take. Seconds are the sum over points, of two "
-        "processes.",
-        "",
-        "| case | network | data | norm, eps | points | limit | robust error | stated | undecided | seconds | decided by |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """The summaries of all cases that were decided as Markdown."""
+    cases = []
     for name, case in CASES.items():
         file = RESULTS / f"{name}.json"
-        if not file.exists():
-            continue
-        one: dict[str, Any] = json.loads(file.read_text())
-        low, high = f"{one['broken_error']:.2%}", f"{one['robust_error']:.2%}"
-        by = ", ".join(f"{stage} {count}" for stage, count in one["by"].items())
-        cells = [
-            name, case.model, case.data, f"l_{case.p:g}, {case.eps:g}", str(one["points"]), f"{case.timeout:g} s",
-            low if low == high else f"{low} to {high}", case.stated, str(len(one["undecided"])), f"{one['seconds']:.0f}",
-            by,
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    if (ends := union()) is not None:
-        lines += [
-            "",
-            f"mmr_universal/mnist, l_inf 0.1, l2 0.3 and l1 1 together: robust error {ends[0]:.1%} to {ends[1]:.1%} (stated: "
-            f"{STATED_UNION}).",
-        ]
-    if (RESULTS / PLOT).exists():
-        lines += [
-            "",
-            "## Against a mixed-integer solver on every point",
-            "",
-            "Seconds of each of the first 200 points of wk17a_mnist by `auto` and by `mip` alone, as drawn by `python "
-            f"benchmarks/bench_complete.py FOLDER/wk17a_mnist.safetensors --plot results/complete/{PLOT}`; points that are "
-            "bounded in one batch share its time.",
-            "",
-            f"![seconds over unstable units](complete/{PLOT})",
-        ]
-    lines += [*_gaps(), *_open()]
-    return "\n".join(lines) + "\n"
-
-
-def _gaps() -> list[str]:
-    """Robust error, lower and upper end, after every method of the cascade, for the networks of `results/`."""
-    lines: list[str] = []
-    for name, case in CASES.items():
-        file = RESULTS / f"{name}.json"
-        if not case.model.startswith("results/") or not file.exists():
-            continue
-        one: dict[str, Any] = json.loads(file.read_text())
-        falsified = proved = 0
-        for stage, counts in one["stages"].items():
-            falsified, proved = falsified + counts["broken"], proved + counts["robust"]
-            low, high = falsified / one["points"], 1 - proved / one["points"]
-            lines.append(
-                f"| {name} | {stage} | {counts['robust']} | {counts['broken']} | {low:.1%} to {high:.1%} | {high - low:.1%} |"
-            )
-    if not lines:
-        return []
-    head = [
-        "", "## What each method adds", "",
-        "In the order of the cascade, each on what those before it have left open.", "",
-        "| case | method | proved | broken | robust error so far | gap |", "|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    return [*head, *lines]
-
-
-def _open() -> list[str]:
-    """The points of these networks that were not decided."""
-    lines = []
-    for name in CASES:
-        file = RESULTS / f"{name}.json"
-        points = json.loads(file.read_text()).get("open", ()) if file.exists() else ()
-        lines += [
-            f"| {name} | {point['index']} | {point['unstable']} | {point['bound']:.3f} | {point['seconds']:.0f} |"
-            for point in points
-        ]
-    if not lines:
-        return []
-    head = [
-        "", "## What is open", "",
-        "Unstable: units that may switch, by CROWN; bound: the proved margin when the clock stopped.", "",
-        "| case | point | unstable | bound | seconds |", "|---|---|---|---|---|",
-    ]  # fmt: skip
-    return [*head, *lines]
+        if file.exists():
+            cases.append(
+                VerifiedCase(
+                    name=name, network=case.model, data=case.data, p=case.p, eps=case.eps, timeout=case.timeout,
+                    published=case.stated, own=case.own, summary=json.loads(file.read_text()),
+                )
+            )  # fmt: skip
+    ends = union()
+    return report.page(
+        cases,
+        None if ends is None else Union(lower=ends[0], upper=ends[1], published=STATED_UNION),
+        Path(PAGE.stem) / PLOT if (RESULTS / PLOT).exists() else None,
+    )
 
 
 def main(arguments: list[str]) -> None:

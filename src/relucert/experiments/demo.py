@@ -15,6 +15,7 @@ import torch
 from relucert.evaluation.certify import verdicts
 from relucert.evaluation.config import CertifyConfig, EvaluateConfig
 from relucert.evaluation.evaluate import evaluate
+from relucert.reports.demo import DemoRow, table
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.progress import Terminal
@@ -37,14 +38,10 @@ def runs(folder: Path) -> list[TrainConfig]:
 def demo(folder: Path) -> None:
     """Train, evaluate in both norms and print the table."""
     from rich.console import Console
-    from rich.table import Table
 
     torch.set_num_threads(1)  # a step on 8 x 8 pixels is over before a second thread has woken up
     console, started = Console(), time.perf_counter()
-    table = Table(title="Digits (8 x 8 pixels, 10 classes), one hidden layer of 1024 units", title_justify="left")
-    table.add_column("training")
-    for heading in ("test error", "PGD error\nl_inf 0.1", "proved\nl_inf 0.1", "PGD error\nl_2 0.3", "proved\nl_2 0.3"):
-        table.add_column(heading, justify="right")
+    rows = []
     for config in runs(folder):
         done = train(config, Terminal())
         found = [
@@ -56,12 +53,13 @@ def demo(folder: Path) -> None:
             for p in (math.inf, 2.0)
         ]
         name = "plain" if config.scheme == "plain" else f"{config.scheme} l_{config.p:g}"
-        row = [f"{found[0].test_error:.1%}"]
+        shares = []
         for one in found:
             proved = verdicts(CertifyConfig(model=done.folder, data=config.data, p=one.p, points=None, method="crown"))
-            row += [f"{one.robust_error:.1%}", f"{1 - proved.robust_error:.1%}"]
-        table.add_row(name, *row, end_section=config.scheme in ("plain", "mmr+at"))
-    console.print(table)
+            shares.append((one.robust_error, 1 - proved.robust_error))
+        last = config.scheme in ("plain", "mmr+at")
+        rows.append(DemoRow(name=name, test_error=found[0].test_error, shares=tuple(shares), last=last))
+    console.print(table(("l_inf 0.1", "l_2 0.3"), rows))
     console.print(
         f"PGD error: misclassified, or broken by PGD (40 steps, 3 restarts) within the radius. Proved: correct, and proved "
         f"by linear bounds (CROWN) that no image within the radius changes that. {folder}/ has the networks and a record of "

@@ -20,8 +20,9 @@ from relucert.core.errors import InvalidInput
 from relucert.evaluation.certify import verdicts
 from relucert.evaluation.config import CertifyConfig, EvaluateConfig
 from relucert.evaluation.evaluate import evaluate
-from relucert.experiments.published import TABLE_1
 from relucert.records.atomic import write_atomically
+from relucert.reports import trained as report
+from relucert.reports.trained import Ladder, Protocol, TrainedNetwork
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.progress import Terminal
@@ -172,33 +173,6 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
     write_atomically(config.folder / FIGURES, json.dumps(known, indent=2) + "\n")
 
 
-def _ladders(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
-    """What each method proves, network by network."""
-    lines = []
-    for p, methods in METHODS.items():
-        found = {name: known[name] for name, norm in LADDERS.items() if norm == p and name in known}
-        if not any("ladder" in figures for _, figures in found.values()):
-            continue
-        lines += [
-            f"| data | net | scheme | norm, eps | points | {' | '.join(methods)} | together | PGD limit |",
-            "|---|---|---|---|---" + "|---" * (len(methods) + 2) + "|",
-        ]
-        for config, figures in found.values():
-            if "ladder" not in figures:
-                continue
-            steps = figures["ladder"]
-            points = steps["limit"]["points"]
-            shares = [
-                f"{100 * steps[key]['robust'] / points:.1f}" if key in steps else ""
-                for key in (*methods, "together", "limit")
-            ]
-            eps = default_eps(config.data, p)
-            cells = [config.data, config.model, scheme(config), f"l_{p:g}, {eps:g}", str(points), *shares]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    return lines
-
-
 def _records(config: TrainConfig) -> Path:
     """Where single points are recorded: outside the repository's results, which have the summaries."""
     folder = Path("runs") / "records"
@@ -207,69 +181,22 @@ def _records(config: TrainConfig) -> Path:
 
 
 def page(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> str:
-    """The results as Markdown."""
-    lines = [
-        "# Trained networks",
-        "",
-        "Written by `python -m relucert.experiments.trained evaluate`. TE: test error on the whole test set. The other columns "
-        f"are about the first {POINTS} test points, in percent. PGD: misclassified, or broken by `{ATTACK}` within eps, a "
-        "lower bound of the robust error; CROWN: misclassified or not proved by `crown`, an upper bound. Paper: TE, lower and "
-        "upper bound of the same cell of Table 1, trained for 100 epochs, the upper bound by several methods and a mixed-"
-        "integer solver. d_B, d_D: mean distances to the boundary of the linear region and to the decision hyperplanes, of "
-        "the correctly classified points. Exact: share of these whose distance to the nearest change of decision the region "
-        "theorem gives exactly; certified: share of the points that the theorem alone proves correct within eps (one linear "
-        "region, in the box).",
-        "",
-        "| data | net | scheme | norm, eps | epochs | TE (paper) | PGD (paper) | CROWN (paper) | mean d_B | mean d_D | exact "
-        "| certified |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for config, found in known.values():
-        for key, one in found.items():
-            if key == "ladder":
-                continue
-            p = float(key)
-            quoted = TABLE_1.get((config.data, config.model, config.settings.scheme.name, p))
-            regions = one["regions"]
-            beside = ("", "", "") if quoted is None else (
-                f" ({quoted.test_error:.2f})", f" ({quoted.lower:.1f})", f" ({quoted.upper:.1f})"
-            )  # fmt: skip
-            cells = [
-                config.data, config.model, scheme(config), f"l_{key}, {one['eps']:.4g}", str(config.epochs),
-                f"{100 * one['test_error']:.2f}{beside[0]}", f"{100 * one['robust_error']:.1f}{beside[1]}",
-                f"{100 * one['crown']['robust_error']:.1f}{beside[2]}", f"{regions['mean_d_b']:.2g}",
-                f"{regions['mean_d_d']:.3g}", f"{100 * regions['exact']:.1f}", f"{100 * regions['certified']:.1f}",
-            ]  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## What MMR does to the linear regions", "", *_pairs(known), ""]
-    lines += [
-        "## What each bound proves", "",
-        "Shares of the first points, in percent, that are classified correctly and proved; limit: what PGD has not broken. "
-        f"`auto` has {SECONDS:g} seconds for a point.",
-        "", *_ladders(known), "## Commands", "",
-    ]  # fmt: skip
-    lines += ["```", *(command(config) for config, _ in known.values()), "```", ""]
-    return "\n".join(lines)
+    """The configurations and figures of all networks as Markdown."""
+    networks = {name: trained_network(config, figures) for name, (config, figures) in known.items()}
+    ladders = []
+    for p, methods in METHODS.items():
+        rungs = [networks[name] for name, norm in LADDERS.items() if norm == p and name in networks]
+        radii = [(network, eps) for network in rungs if (eps := default_eps(network.data, p)) is not None]
+        ladders.append(Ladder(p=p, methods=methods, networks=radii))
+    return report.page(list(networks.values()), ladders, Protocol(points=POINTS, attack=ATTACK, seconds=SECONDS))
 
 
-def _pairs(known: dict[str, tuple[TrainConfig, dict[str, Any]]]) -> list[str]:
-    """Plain training against MMR, pair by pair: how much larger the regions are."""
-    lines = [
-        "| data | net | norm | scheme | mean d_B, plain | mean d_B | factor | exact, plain | exact |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for config, found in known.values():
-        plain = known.get(f"{config.data}-{config.model}-plain-inf")
-        if plain is None or not scheme(config).startswith("mmr"):
-            continue
-        key = f"{config.p:g}"
-        before, after = plain[1][key]["regions"], found[key]["regions"]
-        factor = after["mean_d_b"] / before["mean_d_b"]
-        lines.append(
-            f"| {config.data} | {config.model} | l_{key} | {scheme(config)} | {before['mean_d_b']:.2g} | "
-            f"{after['mean_d_b']:.2g} | {factor:.0f} | {before['exact']:.1%} | {after['exact']:.1%} |"
-        )
-    return lines
+def trained_network(config: TrainConfig, figures: dict[str, Any]) -> TrainedNetwork:
+    """A network of the page, from its configuration and its figures."""
+    return TrainedNetwork(
+        data=config.data, model=config.model, scheme=config.settings.scheme.name, description=scheme(config), p=config.p,
+        epochs=config.epochs, command=command(config), figures=figures,
+    )  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:

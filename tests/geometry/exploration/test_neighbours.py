@@ -43,6 +43,7 @@ def oracle(name: str, box: Any) -> Tensor:
     return torch.tensor(found, dtype=torch.float64).T
 
 
+@pytest.mark.share(2)
 @small
 @norms
 @boxes

@@ -29,6 +29,7 @@ def exact(net: Network, x, p: float):
     return found.lower, found.exact & found.upper.isfinite()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["fc", "fc deep", "zero bias", "cnn", "leaky", "dense"])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_verdicts_agree_with_exact_distances(name, p):
@@ -54,6 +55,7 @@ def test_verdicts_agree_with_exact_distances(name, p):
         assert decided == 3 * len(x)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("depth", [[12], [10, 8]])
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
 @pytest.mark.parametrize("p", [2.0, math.inf])
@@ -234,6 +236,7 @@ def with_pools(name: str, dtype: torch.dtype = torch.float64) -> Network:
 POOLED = ["max pool", "dead windows", "residual", "leaky pool"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", [*POOLED, "leaky"])
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
@@ -256,6 +259,7 @@ def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
         assert rc.certify(net, x, y, ball, "mip").verdict == found.verdict
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["max pool", "dead windows"])
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -282,6 +286,7 @@ def test_radii_of_networks_with_max_pools_are_narrow(p):
         assert bool((found.upper >= truth.lower).all())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_counterexamples_planted_behind_max_pools_are_never_called_robust(size, p):

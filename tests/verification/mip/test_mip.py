@@ -30,6 +30,7 @@ def method(p: float, **parameters) -> rc.MIP:
     return rc.MIP(solver="scip" if p == 2 else "highs", **{"seconds": 10.0, **parameters})
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "p"),
     [(name, p) for p in (1.0, math.inf) for name in NETWORKS]
@@ -231,16 +232,21 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
             assert bool((claimed[unknown] == 0).all())
 
 
-@pytest.mark.parametrize(("status", "bound"), [("optimal", 1.0), ("cutoff", 1e9), ("time", math.inf)])
-def test_a_solver_that_is_wrong_proves_nothing(monkeypatch, status, bound):
-    """A solver that claims everything is robust changes no verdict and no proved radius."""
+@pytest.fixture(scope="module")
+def decided_by_bab():
+    """A network, inputs, a ball, and their verdicts and radii by branch and bound."""
     net = network("fc deep")
     x = inputs(net, 4)
-    y = net.predict(x)
     ball = rc.Ball(math.inf, 0.3)
-    truth = rc.certify(net, x, y, ball, "bab")
+    return net, x, ball, rc.certify(net, x, net.predict(x), ball, "bab"), rc.radius(net, x, p=math.inf, method="bab")
+
+
+@pytest.mark.parametrize(("status", "bound"), [("optimal", 1.0), ("cutoff", 1e9), ("time", math.inf)])
+def test_a_solver_that_is_wrong_proves_nothing(monkeypatch, decided_by_bab, status, bound):
+    """A solver that claims everything is robust changes no verdict and no proved radius."""
+    net, x, ball, truth, before = decided_by_bab
+    y = net.predict(x)
     assert Verdict.VULNERABLE in truth.verdict
-    before = rc.radius(net, x, p=math.inf, method="bab")
     monkeypatch.setattr(HiGHS, "minimise", lambda self, problem, **_: Answer(status, bound, None))
     assert rc.certify(net, x, y, ball, "mip").verdict == truth.verdict
     found = rc.radius(net, x, p=math.inf, method="mip")

@@ -201,7 +201,8 @@ class FacetSearch(RegionSearch):
     def _radius(self, index: Tensor, key: Array) -> Array:
         """The radius up to which facets with these keys are bounded: `BEYOND` keys, two witness distances, or the whole box."""
         most = reach(self.x[index], self.p, (self.low[index], self.high[index])).numpy()
-        far = np.minimum(2 * self.witnesses.distance[index].double().numpy(), BEYOND * np.maximum(key, NEAR))
+        with np.errstate(over="ignore"):  # a key so large that its multiple is infinite sets no limit
+            far = np.minimum(2 * self.witnesses.distance[index].double().numpy(), BEYOND * np.maximum(key, NEAR))
         return np.minimum(most, far)
 
     def _solve_together(
