@@ -170,12 +170,11 @@ def _values_back(rule: BackwardRule[Value], node: Node, value: Value) -> list[tu
 
 
 def _switch(rule: ForwardRule[Value] | BackwardRule[Value], node: Node, value: Value) -> Value | None:
-    """What a rule makes of a value at a switching node, by the node's kind."""
-    if isinstance(node.op, ReLU):
-        return rule.relu(node, value)
-    if isinstance(node.op, MaxPool2d):
-        return rule.max_pool(node, value)
-    raise _refusal(rule, node)
+    """The value that a rule computes at a switching node, by the method that the node names."""
+    method = getattr(rule, getattr(node.op, "rule", ""), None)
+    if method is None:
+        raise _refusal(rule, node)
+    return method(node, value)
 
 
 def _refusal(rule: object, node: Node) -> UnsupportedLayer:
