@@ -21,7 +21,7 @@ from torch import Tensor
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Relaxations, pull_back
-from relucert.bounding.reduced_network import Contraction
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
@@ -113,7 +113,7 @@ def ascend(
     reach: dict[int, Tensor],
     unit: Float[Tensor, " problems"],
     candidates: int,
-    small: tuple[Contraction, Int[Tensor, " problems"]] | None = None,
+    small: tuple[ReducedNetwork, Int[Tensor, " problems"]] | None = None,
 ) -> AscentResult:
     """Climb from given slopes and multipliers until all margins exceed the goal, or for `steps`.
 
@@ -157,7 +157,7 @@ def ascend(
             if small is None:
                 found = pull_back(net.graph, last, problems.prop.rows, lines)
             else:
-                found = small[0].walk(small[1], lines, problems.x.shape[1:])
+                found = small[0].pull_back(small[1], lines, problems.x.shape[1:])
             margin = (found.minimum(problems.x, problems.ball) + problems.prop.offsets)[:, 0]
             loss = -margin[margin.isfinite()].sum()
         best = torch.fmax(best, margin.detach() - unit * cost)

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from relucert.core.errors import CheckpointError
-from relucert.networks.affine import Affine
 from relucert.networks.layers.family import Restored
 from relucert.networks.layers.table import restoring
 from relucert.networks.network import Network

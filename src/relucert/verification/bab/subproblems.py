@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.reduced_network import Contraction
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.bounding.split_bounds import AscentResult, Numbers, Problems, Signs, ascend
 from relucert.core.ball import Ball
@@ -43,7 +43,7 @@ class SubProblems:
     unit: Float[Tensor, " points"]
     rate: float
     candidates: int
-    small: dict[int, Contraction | None] = field(default_factory=dict)
+    small: dict[int, ReducedNetwork | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.relus = self.net.relus
@@ -113,7 +113,7 @@ class SubProblems:
         if point not in self.small:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
-            self.small[point] = Contraction.of(self.net, inputs, self.prop.rows[point])
+            self.small[point] = ReducedNetwork.of(self.net, inputs, self.prop.rows[point])
         small = self.small[point]
         if small is None:
             return ascend(self.net, problems, slopes, betas, goal=goal, unit=unit, reach=reach, **options)  # type: ignore[arg-type]
