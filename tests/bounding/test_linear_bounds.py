@@ -15,7 +15,7 @@ from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
-from relucert.bounding.preactivations import Walks, unit_bounds
+from relucert.bounding.preactivations import BackwardBounds, unit_bounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -221,7 +221,7 @@ def test_patches_give_the_bounds_of_whole_rows(
     found = {}
     for way in ("patches", "rows"):
         if way == "rows":
-            monkeypatch.setattr(Walks, "patched", lambda self, node: False)
+            monkeypatch.setattr(BackwardBounds, "patched", lambda self, node: False)
         with torch.no_grad():
             found[way] = [unit_bounds(net, x, ball, rule, intervals=False) for rule in ("parallel", "adaptive")]
     for one, other in zip(found["patches"], found["rows"], strict=True):
@@ -241,8 +241,7 @@ def test_patches_are_rows_of_the_affine_map() -> None:
         assert steps is not None
         first = region.faces[0].count
         gate = region.patterns[0].double()
-        height, width = net.input_shape[1:]
-        for patch in patches(steps[0], steps[1], (height, width), gate, gate):
+        for patch in patches(steps[0], steps[1], net.input_shape, gate, gate):
             maps = steps[1].shape[0]
             units = (
                 torch.arange(maps) * steps[1].shape[1] * steps[1].shape[2]

@@ -10,7 +10,7 @@ import torch
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.propagation import pull_back
-from relucert.bounding.reduced_network import Contraction
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation
 from relucert.core.ball import Ball
 from relucert.networks.switching import ReLU
@@ -27,7 +27,7 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
     for point in range(len(x)):
         here = torch.tensor([point])
         inputs = {i: Interval(one.lower[here], one.upper[here]) for i, one in bounds.inputs.items()}
-        small = Contraction.of(net, inputs, prop.rows[point])
+        small = ReducedNetwork.of(net, inputs, prop.rows[point])
         if any(not isinstance(node.op, ReLU) for node in net.switches):
             assert small is None
             return
@@ -44,7 +44,7 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
                       for side in (part.below, part.above, part.offset)]  # fmt: skip
             few[index] = ReLURelaxation(*picked)
         whole = pull_back(net.graph, len(net.graph) - 1, prop.rows[here], lines)
-        found = small.walk(rows, few, net.input_shape)
+        found = small.pull_back(rows, few, net.input_shape)
         torch.testing.assert_close(found.rows[:, 0], whole.rows[0], rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(found.low[:, 0], whole.low[0], rtol=1e-9, atol=1e-11)
         z = ball.restrict(here).sample(x[here], torch.Generator().manual_seed(1), 20)[0]
@@ -63,7 +63,7 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
 
 def test_numbers_go_there_and_back() -> None:
     net, x, prop = problem("cnn", 1)
-    small = Contraction.of(net, CROWN().units(net, x, Ball(math.inf, 0.05)).inputs, prop.rows[0])
+    small = ReducedNetwork.of(net, CROWN().units(net, x, Ball(math.inf, 0.05)).inputs, prop.rows[0])
     assert small is not None
     values = {node.index: torch.randn(2, *node.shape).double() for node in net.switches}
     back = small.spread({index: part + 1 for index, part in small.small(values).items()}, values)

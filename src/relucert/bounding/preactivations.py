@@ -1,7 +1,7 @@
-"""Bounds on the inputs of every switching node over a ball, and on the logits: what relaxations are made from.
+"""Pre-activation bounds: intervals of the inputs of every switching node over a ball, and of the logits.
 
-Node after node: first what intervals say, then, for the units that may still switch, one backward walk through the
-relaxations of the nodes below. A node with no switch below it is linear, and its bounds are exact.
+Node after node: first interval arithmetic, then, for the units that are still unstable, backward propagation through the linear
+relaxations of the nodes before. A node without a switching node before it is linear, and its bounds are exact.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -20,6 +21,7 @@ from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
+from relucert.networks.affine_map import to_roots
 from relucert.networks.chains import chain
 from relucert.networks.graph import Graph, Node
 from relucert.networks.linear_map import one_hot
@@ -29,7 +31,7 @@ from relucert.networks.switching import Switching
 from relucert.networks.traversal import affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
-PIECE = 2**26  # bytes of temporaries of one walk
+PIECE = 2**26  # bytes of temporaries of one backward propagation
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,75 +42,87 @@ class UnitBounds:
     logits: Interval
 
     def unstable(self) -> dict[int, Bool[Tensor, " batch *shape"]]:
-        """Which units of each node may be on or off."""
+        """The unstable units of each node."""
         return {index: within.unstable for index, within in self.inputs.items()}
 
     def restrict(self, batch: Int[Tensor, " n"]) -> UnitBounds:
-        """Those of some examples."""
+        """The bounds of some examples."""
         return UnitBounds(
             {index: within.restrict(batch) for index, within in self.inputs.items()},
             self.logits.restrict(batch),
         )
 
     def detach(self) -> UnitBounds:
-        """The same as constants."""
+        """The bounds as constants, without gradients."""
         inputs = {index: within.detach() for index, within in self.inputs.items()}
         return UnitBounds(inputs, self.logits.detach())
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, ReLURelaxation | MaxPoolRelaxation]:
-        """The relaxations of every switching node between these ends."""
+        """The linear relaxation of every switching node, by its index."""
         return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}
 
 
 def unit_bounds(
     net: Network, x: Tensor, ball: Ball, rule: Rule | None, *, intervals: bool = True, budget: int = BUDGET
 ) -> UnitBounds:
-    """Bound every unit over the ball; without a rule by intervals alone.
+    """Bounds of every unit over the ball; without a rule for the lower slopes, by interval arithmetic alone.
 
-    `intervals=False` leaves out what intervals say behind the first switch: the relaxation as published, which is sometimes
-    weaker and never reads better than it is.
+    `intervals=False` leaves interval arithmetic out behind the first switching node: the relaxation as published, which is
+    sometimes weaker.
     """
-    bounds = _PreactivationBounds(Walks(net.graph, x, ball, budget), rule, intervals)
+    bounds = _PreactivationBounds(BackwardBounds(net.graph, x, ball, budget), rule, intervals)
     logits = propagate(net.graph, bounds, {0: Interval(*ball.hull(x))})[len(net.graph) - 1]
-    return UnitBounds(bounds.found, logits)
+    return UnitBounds(bounds.inputs, logits)
 
 
 class _PreactivationBounds(IntervalPropagation):
     """Intervals through the network, tightened before every switching node by backward propagation.
 
-    Later nodes read the tightened ones. `found` has the bounds of the inputs of all switching nodes, by the node's index.
+    Later nodes read the tightened intervals. `inputs` has the bounds of the inputs of all switching nodes, by index.
     """
 
-    def __init__(self, work: Walks, rule: Rule | None, intervals: bool):
-        self.work, self.intervals = work, intervals
+    def __init__(self, backward: BackwardBounds, rule: Rule | None, intervals: bool):
+        self.backward, self.intervals = backward, intervals
         self.rule: Rule | None = rule
-        self.found: dict[int, Interval] = {}
-        self.lines: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
+        self.inputs: dict[int, Interval] = {}
+        self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
 
     def preactivation(self, node: Node[Switching], value: Interval) -> Interval:
-        within = self.found[node.index] = self._tightened(node, value)
+        within = self.inputs[node.index] = self._tightened(node, value)
         if self.rule is not None:
-            self.lines[node.index] = relax(node.op, within, self.rule)
+            self.relaxations[node.index] = relax(node.op, within, self.rule)
         return within
 
     def _tightened(self, node: Node[Switching], known: Interval) -> Interval:
         source = node.inputs[0]
-        inside, roots = affine_ancestors(self.work.graph, source)
+        inside, roots = affine_ancestors(self.backward.graph, source)
         if not inside:  # the input itself, or the output of another switching node
             return known
         if roots == [0]:
-            return self.work.linear(source, known)
+            return self.backward.linear(source, known)
         if self.rule is None:
             return known
-        if self.work.patched(source):
-            within = self.work.local(self.lines)
+        if self.backward.patched(source):
+            within = self.backward.local(self.relaxations)
             return within.meet(known) if self.intervals else within
         everything = not (self.intervals and node.op.decided_by_sign)
-        return self.work.refined(source, known, self.lines, everything=everything, intervals=self.intervals)
+        return self.backward.refined(source, known, self.relaxations, everything=everything, intervals=self.intervals)
 
 
-class Walks:
-    """The walks of one question about one batch."""
+class Chosen(NamedTuple):
+    """Some examples of a batch, units (n, rows) of each, and which of these units are needed.
+
+    Rows that only fill up the table are not needed, and their bounds must not be used: answers must be independent of batch
+    composition.
+    """
+
+    batch: Int[Tensor, " n"]
+    units: Int[Tensor, " n rows"]
+    needed: Bool[Tensor, " n rows"]
+
+
+class BackwardBounds:
+    """Bounds of a node's units over a ball by backward propagation, in pieces that fit a memory budget; for one batch."""
 
     def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
         self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
@@ -122,16 +136,17 @@ class Walks:
         return affine_ancestors(self.graph, node)[1] != [0]
 
     def linear(self, node: int, known: Interval) -> Interval:
-        """The exact bounds of a node with no switch below it, whose rows are the same for all examples."""
+        """The exact bounds of a node without a switching node before it, whose rows are the same for all examples."""
         if math.isinf(self.ball.p) and self._mixes_once(node):
             return known  # the ball is a box, and of a box one layer's intervals are exact
         shape, size = self.graph[node].shape, math.prod(self.graph[node].shape)
         rows: list[Tensor] = []
         offsets: list[Tensor] = []
         for units in torch.arange(size, device=self.x.device).split(self._rows_at_once()):
-            one = pull_back(self.graph, node, one_hot(units[None], shape, self.x.dtype), {})
-            rows.append(one.rows[0].flatten(1))
-            offsets.append(one.low[0])
+            exact = to_roots(self.graph, node, one_hot(units[None], shape, self.x.dtype))
+            direct = exact.rows.get(0, self.x.new_zeros(1, len(units), *self.graph[0].shape))
+            rows.append(direct[0].flatten(1))
+            offsets.append(exact.offset[0])
         every, offset = torch.cat(rows), torch.cat(offsets)
         value = self.x.flatten(1) @ every.T + offset
         length, eps = norm(every, dual(self.ball.p)), self.ball.reach(self.x)[:, None]
@@ -141,12 +156,11 @@ class Walks:
         if self.ball.box is None:
             return free
         low, high = free.lower.flatten(1), free.upper.flatten(1)
-        for batch, units, mine in self.chosen(free.unstable.flatten(1)):
-            part = Functional(
-                every[units].reshape(*units.shape, *self.x.shape[1:]), offset[units], offset[units]
-            )  # fmt: skip
-            ball, x = self.ball.restrict(batch), self.x[batch]
-            low, high = tightened(low, high, batch, units, mine, *part.ends(x, ball), True)
+        for chosen in self.chosen(free.unstable.flatten(1)):
+            batch, units, _ = chosen
+            chosen_rows = every[units].reshape(*units.shape, *self.x.shape[1:])
+            ends = Functional(chosen_rows, offset[units], offset[units]).ends(self.x[batch], self.ball.restrict(batch))
+            low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def patched(self, node: int) -> bool:
@@ -154,39 +168,38 @@ class Walks:
         return self.pair is not None and node == self.pair[1].last
 
     def taps(self) -> int:
-        """The numbers that all positions of such a node see, in one example."""
+        """The number of entries that all positions of a node with patches see together, in one example."""
         assert self.pair is not None
         return math.prod(self.pair[1].shape[1:]) * self.pair[1].weight()[0].numel()
 
-    def local(self, lines: Relaxations) -> Interval:
+    def local(self, relaxations: Relaxations) -> Interval:
         """The bounds of all units of the node whose rows are patches."""
         assert self.pair is not None
         first, second = self.pair
-        relaxed = lines[second.core.inputs[0]]
+        relaxed = relaxations[second.core.inputs[0]]
         assert not isinstance(relaxed, MaxPoolRelaxation)
         value = self.graph.values(self.x, [first.last])[first.last]
-        here, offset = relaxed.convolved(value, Filters.of(second)), second.offset(self.x)
-        low, high = here.lower + offset, here.upper + offset
+        at_x, offset = relaxed.convolved(value, Filters.of(second)), second.offset(self.x)
+        low, high = at_x.lower + offset, at_x.upper + offset
         slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
         eps = self.ball.reach(self.x)
-        size = (self.x.shape[2], self.x.shape[3])
 
         def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:
-            """The rows of every position, and the rooms of the pixels they belong to."""
-            for patch in patches(first, second, size, rising, falling):
-                yield patch.rows, tuple(None if room is None else patch.cut(room) for room in slacks)
+            """The rows of every position, and the slacks of the pixels they belong to."""
+            for patch in patches(first, second, self.graph[0].shape, rising, falling):
+                yield patch.rows, tuple(None if slack is None else patch.cut(slack) for slack in slacks)
 
         p, budget = self.ball.p, self.budget
         if relaxed.parallel:
-            ends = [linear_range(own, p, eps, *room, budget=budget) for own, room in rows(relaxed.above, None)]
+            ends = [linear_range(own, p, eps, *slack, budget=budget) for own, slack in rows(relaxed.above, None)]
             least, most = ([pair[side] for pair in ends] for side in (0, 1))
         else:
             falling, rising = rows(relaxed.below, relaxed.above), rows(relaxed.above, relaxed.below)
-            least = [linear_minimum(own, p, eps, *room, budget=budget)[0] for own, room in falling]
-            most = [-linear_minimum(-own, p, eps, *room, budget=budget)[0] for own, room in rising]
+            least = [linear_minimum(own, p, eps, *slack, budget=budget)[0] for own, slack in falling]
+            most = [-linear_minimum(-own, p, eps, *slack, budget=budget)[0] for own, slack in rising]
 
-        def placed(found: list[Tensor]) -> Tensor:
-            return torch.stack(found, 2).unflatten(2, second.shape[1:])
+        def placed(by_position: list[Tensor]) -> Tensor:
+            return torch.stack(by_position, 2).unflatten(2, second.shape[1:])
 
         return Interval(low + placed(least), high + placed(most))
 
@@ -194,38 +207,42 @@ class Walks:
         self,
         node: int,
         known: Interval,
-        lines: dict[int, ReLURelaxation | MaxPoolRelaxation],
+        relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation],
         *,
         everything: bool,
         intervals: bool,
     ) -> Interval:
-        """The bounds of a node by a backward walk for the units that need it."""
+        """The bounds of a node by backward propagation from its unstable units, or from every unit.
+
+        `intervals` keeps a known bound where it is tighter.
+        """
         shape = self.graph[node].shape
         low, high = known.lower.flatten(1), known.upper.flatten(1)
         needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
-        both = all(part.parallel for part in lines.values())
-        for batch, units, mine in self.chosen(needed, 1 if both else 2):
-            here = {index: _restricted(part, batch) for index, part in lines.items()}
+        both = all(relaxation.parallel for relaxation in relaxations.values())
+        for chosen in self.chosen(needed, 1 if both else 2):
+            batch, units, _ = chosen
+            some = {index: relaxation.restrict(batch) for index, relaxation in relaxations.items()}
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
-                below, above = pull_back(self.graph, node, picked, here).ends(x, ball)
+                below, above = pull_back(self.graph, node, picked, some).ends(x, ball)
             else:
-                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), here).minimum(x, ball)
+                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
-            low, high = tightened(low, high, batch, units, mine, below, above, intervals)
+            low, high = tightened((low, high), chosen, (below, above), keep=intervals)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:
         widest = max(math.prod(node.shape) for node in self.graph)
         size = 6 * widest * (torch.finfo(self.x.dtype).bits // 8)
-        # Beyond the cache a walk is bound by memory: pieces of some megabytes are faster than all at once.
+        # Beyond the cache propagation is bound by memory: pieces of some megabytes are faster than all at once.
         return max(1, min(self.budget, PIECE) // size)
 
-    def chosen(self, needed: Bool[Tensor, " batch units"], walks: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Pieces of the batch, units (batch, rows) of each of its examples, and which of them are needed."""
-        at_once = max(1, self._rows_at_once() // walks)
+    def chosen(self, needed: Bool[Tensor, " batch units"], functionals: int = 1) -> Iterator[Chosen]:
+        """The needed units in pieces, for so many functionals of each unit."""
+        at_once = max(1, self._rows_at_once() // functionals)
         counts = needed.sum(1)
         order = counts.argsort(descending=True)
         start = 0
@@ -235,35 +252,31 @@ class Walks:
                 return
             batch = order[start : start + max(1, at_once // wide)]
             start += len(batch)
-            # The needed ones of each example first. What fills up the rows is not used: answers must not depend on batches.
+            # The needed units of each example first.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
             for part in units.split(at_once, 1):
-                yield batch, part, needed[batch].gather(1, part)
+                yield Chosen(batch, part, needed[batch].gather(1, part))
 
     def _mixes_once(self, node: int) -> bool:
-        """Whether one operation at most mixes pixels on the way to a node, on a plain path."""
+        """Whether at most one node between the input and this one mixes pixels, on a path without branches."""
         nodes = affine_ancestors(self.graph, node)[0]
-        return all(len(one.inputs) == 1 for one in nodes) and sum(not one.op.elementwise for one in nodes) <= 1
+        return all(len(inner.inputs) == 1 for inner in nodes) and sum(not inner.op.elementwise for inner in nodes) <= 1
 
 
 def tightened(
-    low: Tensor, high: Tensor, batch: Int[Tensor, " n"], units: Int[Tensor, " n rows"], mine: Bool[Tensor, " n rows"],
-    below: Tensor, above: Tensor, keep: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Bounds with those of some units replaced; where `keep`, the tighter ones of old and new."""
+    known: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor], *, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds (batch, units) with those of the chosen units replaced by new ones (n, rows).
+
+    With `keep`, the tighter of old and new bounds stays. Rows that are not needed change nothing.
+    """
+    batch, units, needed = chosen
     place = (batch[:, None].expand_as(units), units)
-    before = low[place], high[place]
+    low, high = (bound[place] for bound in known)
+    below, above = new
     if keep:
-        below, above = torch.maximum(below, before[0]), torch.minimum(above, before[1])
+        below, above = torch.maximum(below, low), torch.minimum(above, high)
     return (
-        low.index_put(place, torch.where(mine, below, before[0])),
-        high.index_put(place, torch.where(mine, above, before[1])),
+        known[0].index_put(place, torch.where(needed, below, low)),
+        known[1].index_put(place, torch.where(needed, above, high)),
     )
-
-
-def _restricted(part: ReLURelaxation | MaxPoolRelaxation, batch: Tensor) -> ReLURelaxation | MaxPoolRelaxation:
-    """The lines of some examples."""
-    if isinstance(part, ReLURelaxation):
-        above = part.above[batch]
-        return ReLURelaxation(above if part.parallel else part.below[batch], above, part.offset[batch], part.by_row)
-    return MaxPoolRelaxation(part.op, part.first[batch], part.second[batch], part.slope[batch], part.offset[batch])

@@ -1,11 +1,11 @@
-"""One example's network with all that is linear over its ball multiplied out: what is left are the units that may switch.
+"""Reduced networks: one example's network with everything that is linear over its ball multiplied out.
 
-With h_k the outputs of the k-th layer's ReLUs that may switch over the ball, every other ReLU being linear there,
+With h_k the outputs of the unstable ReLUs of the k-th layer, every other ReLU being linear over the ball,
 
     z_k = A_k x + sum over l < k of B_kl h_l + c_k,    margin = a x + sum over k of b_k h_k + c,
 
-so a walk is a product with a small matrix for each layer, whatever the network is made of. Sub-problems of branch and bound
-walk there: a convolutional network of 5000 units of which 300 may switch is one of 300 units.
+so backward propagation is a product with a small matrix for each layer, whatever layers the network has. Subproblems of branch
+and bound are solved on it: a convolutional network of 5000 units of which 300 are unstable is a network of 300 units.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRIES = 2**23  # numbers of all matrices of one example
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A relaxation that passes on what is linear, and keeps the functionals behind it for the units that may switch."""
+    """A relaxation that passes functionals on through stable units, and keeps them all for the unstable units."""
 
     on: Bool[Tensor, " batch *shape"]
     unstable: Bool[Tensor, " batch *shape"]
@@ -44,19 +44,19 @@ class Kept:
         return Kept(within.lower >= 0, within.unstable, node.op.slope, [])
 
     def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
-        """As for `ReLURelaxation`, without the units that may switch."""
+        """As for `ReLURelaxation`, without the unstable units."""
         self.seen.append(rows)
         slopes = torch.where(self.on, torch.ones_like(rows[:, 0]), torch.full_like(rows[:, 0], self.leak))
         return rows * torch.where(self.unstable, 0.0, slopes).unsqueeze(1), rows.new_zeros(rows.shape[:2]), None
 
     def taken(self) -> Tensor | None:
-        """The functionals that were kept since the last time, if the walk came by."""
+        """The functionals of the last backward propagation, None if it did not reach the node; they are kept once."""
         return self.seen.pop() if self.seen else None
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some functionals: `direct x + sum of inner[index] h_index + offset`."""
+    """Functionals as `direct x + sum over nodes of inner[index] h_index + offset`."""
 
     direct: Float[Tensor, " rows inputs"]
     inner: dict[int, Float[Tensor, " rows units"]]
@@ -64,8 +64,8 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Contraction:
-    """The small network: `units` that may switch by node, and the parts that make their inputs and the property's rows."""
+class ReducedNetwork:
+    """The unstable `units` by node, the functionals that are their inputs (`layers`), and the property's rows (`last`)."""
 
     units: dict[int, Int[Tensor, " units"]]
     layers: dict[int, Part]
@@ -73,8 +73,8 @@ class Contraction:
 
     @staticmethod
     @torch.no_grad()
-    def of(net: Network, inputs: dict[int, Interval], rows: Float[Tensor, " rows classes"]) -> Contraction | None:
-        """For one example's intervals (1, *shape); None where switches are no ReLUs, or where nothing would be small."""
+    def of(net: Network, inputs: dict[int, Interval], rows: Float[Tensor, " rows classes"]) -> ReducedNetwork | None:
+        """From one example's intervals (1, *shape); None for a network with max pools, or where the matrices are too large."""
         if len(net.relus) < len(net.switches):
             return None
         units = {node.index: inputs[node.index].unstable[0].flatten().nonzero()[:, 0] for node in net.relus}
@@ -91,16 +91,16 @@ class Contraction:
             if len(units[node.index]):
                 picked = one_hot(units[node.index][None], shape, rows.dtype)
                 layers[node.index] = _part(net, node.inputs[0], picked, slopes, units)
-        return Contraction(units, layers, _part(net, len(net.graph) - 1, rows[None], slopes, units))
+        return ReducedNetwork(units, layers, _part(net, len(net.graph) - 1, rows[None], slopes, units))
 
-    def walk(self, row: Int[Tensor, " problems"], lines: Relaxations, shape: tuple[int, ...]) -> Functional:
-        """Rows of the property, one for each problem, pulled to the input through lines of the units that may switch."""
+    def pull_back(self, row: Int[Tensor, " problems"], relaxations: Relaxations, shape: tuple[int, ...]) -> Functional:
+        """Backward propagation of the property's rows, one for each problem, through relaxations of the unstable units."""
         rows = {index: part[row].unsqueeze(1) for index, part in self.last.inner.items()}
         direct, low = self.last.direct[row].unsqueeze(1), self.last.offset[row].unsqueeze(1)
         for index in reversed(self.layers):
             if index not in rows:
                 continue
-            back, below, _ = lines[index].pull_back(rows.pop(index))
+            back, below, _ = relaxations[index].pull_back(rows.pop(index))
             layer = self.layers[index]
             low = low + below + back @ layer.offset
             direct = direct + back @ layer.direct
@@ -109,15 +109,15 @@ class Contraction:
         return Functional(direct.unflatten(2, shape), low, None)
 
     def small(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Of numbers for all units, (n, *shape) by node, those of the units that may switch, (n, units)."""
+        """The numbers (n, units) of the unstable units, from numbers (n, *shape) for all units of each node."""
         return {index: values[index].flatten(1)[:, self.units[index]] for index in self.layers}
 
     def spread(self, small: dict[int, Tensor], values: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Numbers for all units, with those of the units that may switch replaced."""
-        found = {index: value.clone() for index, value in values.items()}
+        """Numbers for all units, with those of the unstable units replaced."""
+        spread = {index: value.clone() for index, value in values.items()}
         for index, part in small.items():
-            found[index].flatten(1)[:, self.units[index]] = part
-        return found
+            spread[index].flatten(1)[:, self.units[index]] = part
+        return spread
 
 
 def _stable_slopes(node: Node[ReLU], within: Interval, like: Tensor) -> Float[Tensor, " 1 *shape"]:

@@ -1,14 +1,14 @@
-"""Linear relaxations of switching nodes: a line below and a line above, on the interval that the unit is known to stay in.
+"""Linear relaxations of switching nodes: a linear lower and a linear upper bound on the interval of each unit.
 
 A ReLU max(z, s z) on [l, u] with l < 0 < u lies above a z for every a in [s, 1], and below the chord from (l, s l) to (u, u).
-Methods differ in the slope a of the lower line alone:
+Methods differ in the lower slope a alone:
 
-- `parallel`: the chord's, so that both lines are parallel (Kolter and Wong's relaxation, Fast-Lin);
+- `parallel`: the chord's, so that both bounds are parallel (Kolter and Wong's relaxation, Fast-Lin);
 - `adaptive`: 1 if u > -l, else s, the smaller triangle (CROWN);
-- `flat`: s, always (what networks trained with intervals are certified best with);
-- any slopes that are given, for each row of their own if wanted (alpha-CROWN).
+- `flat`: s, always (networks trained with intervals are certified best with it);
+- given slopes, the same for all rows or one set for each row (alpha-CROWN).
 
-A maximum over a window lies above each of its entries, here that with the largest lower bound, and below the chord of
+A maximum over a window lies above each of its entries, in particular that with the largest lower bound, and below the chord of
 max(z_i, c), where i has the largest upper bound and c is the largest upper bound of the others.
 """
 
@@ -19,11 +19,11 @@ from functools import singledispatch
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.relaxation_gradient import pull_lines
+from relucert.bounding.relaxation_gradient import pull_through_relu
 from relucert.core.errors import UnsupportedLayer
 from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
@@ -42,24 +42,29 @@ class ReLURelaxation:
 
     @property
     def parallel(self) -> bool:
-        """Whether both slopes are the same, so that one walk serves lower and upper bounds."""
+        """Whether both slopes are the same, so that one backward propagation serves lower and upper bounds."""
         return self.below is self.above
 
     def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Functionals behind the node as functionals before it, with what must be added for a lower bound.
 
-        For parallel lines also what must be added for an upper bound.
+        For parallel bounds also what must be added for an upper bound.
         """
         if self.parallel:
             low, high = (_dot(part, self.offset) for part in (rows.clamp(max=0), rows.clamp(min=0)))
             return rows * self.above.unsqueeze(1), low, high
         below = self.below.flatten(2) if self.by_row else self.below.flatten(1).unsqueeze(1)
         above, offset = (part.flatten(1).unsqueeze(1) for part in (self.above, self.offset))
-        back, low = pull_lines(rows.flatten(2), below, above, offset)
+        back, low = pull_through_relu(rows.flatten(2), below, above, offset)
         return back.reshape(rows.shape), low, None
 
+    def restrict(self, batch: Int[Tensor, " n"]) -> ReLURelaxation:
+        """The relaxation of some examples."""
+        above = self.above[batch]
+        return ReLURelaxation(above if self.parallel else self.below[batch], above, self.offset[batch], self.by_row)
+
     def convolved(self, value: Tensor, filters: Filters) -> Interval:
-        """What the lines make of the nodes' values at x, summed up by a convolution behind them."""
+        """The bounds of a convolution behind the node, from the bounds of the node at the value of its input."""
         below, above = self.below * value, self.above * value + self.offset
         up, down = filters.parts()
         return Interval(up.apply(below) + down.apply(above), up.apply(above) + down.apply(below))
@@ -75,6 +80,11 @@ class MaxPoolRelaxation:
     slope: Tensor
     offset: Tensor
     parallel = False
+
+    def restrict(self, batch: Int[Tensor, " n"]) -> MaxPoolRelaxation:
+        """The relaxation of some examples."""
+        places = self.first[batch], self.second[batch]
+        return MaxPoolRelaxation(self.op, *places, self.slope[batch], self.offset[batch])
 
     def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
         """As for `ReLURelaxation`."""
@@ -105,8 +115,8 @@ def _relu(op: ReLU, within: Interval, rule: Any) -> ReLURelaxation:
     offset = torch.where(unstable, high * (1 - chord), torch.zeros_like(high))
     if isinstance(rule, Tensor):
         by_row = rule.dim() > low.dim()
-        mask, line = (unstable.unsqueeze(1), chord.unsqueeze(1)) if by_row else (unstable, chord)
-        return ReLURelaxation(torch.where(mask, rule, line), chord, offset, by_row)
+        mask, stable = (unstable.unsqueeze(1), chord.unsqueeze(1)) if by_row else (unstable, chord)
+        return ReLURelaxation(torch.where(mask, rule, stable), chord, offset, by_row)
     if rule == "parallel":
         return ReLURelaxation(chord, chord, offset)
     free = torch.where(high > -low, torch.ones_like(low), slope) if rule == "adaptive" else torch.full_like(low, slope)

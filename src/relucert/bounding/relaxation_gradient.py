@@ -1,10 +1,10 @@
-"""How functionals pass the lines of ReLUs, forward and backward, a few megabytes at a time.
+"""Functionals of ReLUs bounded by functionals of their inputs, with gradients, a few megabytes at a time.
 
 For rows c behind a layer of ReLUs with below z <= phi(z) <= above z + offset, in each unit
 
     c phi(z) >= back z + low,   back = below c+ + above c-,   low = offset c-,   c+ = max(c, 0), c- = min(c, 0),
 
-summed over units in `low`; for parallel lines also c phi(z) <= back z + high with high = offset c+. These passes are bound by
+summed over units in `low`; for parallel bounds also c phi(z) <= back z + high with high = offset c+. These passes are bound by
 memory, so each block of examples goes through all of them while it is in the cache, and nothing but the rows is kept for the
 gradient.
 """
@@ -22,16 +22,16 @@ from relucert.core.linear_minimum import blocks
 _BUDGET = 2**29  # bytes of temporaries on other devices than a CPU, whose blocks fit its cache
 
 
-def pull_lines(
+def pull_through_relu(
     rows: Float[Tensor, " batch rows units"],
     below: Float[Tensor, " batch #rows units"],
     above: Float[Tensor, " batch 1 units"],
     offset: Float[Tensor, " batch 1 units"],
 ) -> tuple[Float[Tensor, " batch rows units"], Float[Tensor, " batch rows"]]:
-    """`back` and `low` of rows whose lower lines are given for all of them (batch, 1, units), or for each.
+    """`back` and `low` of rows; lower slopes are given for all rows (batch, 1, units), or for each row.
 
     >>> one = torch.ones(1, 1, 1)
-    >>> back, low = pull_lines(torch.tensor([[[2.0], [-2.0]]]), 0.0 * one, 0.5 * one, one)
+    >>> back, low = pull_through_relu(torch.tensor([[[2.0], [-2.0]]]), 0.0 * one, 0.5 * one, one)
     >>> back.flatten().tolist(), low.tolist()
     ([0.0, -1.0], [[0.0, -2.0]])
     """
@@ -87,6 +87,6 @@ class _Pull(torch.autograd.Function):
         return tuple(found)
 
 
-def _of(lines: Tensor, place: tuple[slice, slice]) -> Tensor:
-    """What belongs to a block of rows, of lines that are the same for all rows of an example or not."""
-    return lines[place[0]] if lines.shape[1] == 1 else lines[place]
+def _of(slopes: Tensor, place: tuple[slice, slice]) -> Tensor:
+    """The slopes of a block of rows; slopes are the same for all rows of an example or not."""
+    return slopes[place[0]] if slopes.shape[1] == 1 else slopes[place]

@@ -1,4 +1,4 @@
-"""What rounding can do: to the network when it runs, and to the bounds when they are computed.
+"""Rounding errors over a ball: of the network when it runs in its dtype, and of bounds computed in float64.
 
 A verdict speaks of the network of real arithmetic and, besides, of the network as it runs in its own dtype. One operation of n
 rounded terms is off by at most gamma_n (|A| |z| + |b|), gamma_n = n u / (1 - n u), in any order of summation, and passes on
@@ -35,7 +35,7 @@ def evaluation_error(
     prop: Property,
     dtype: torch.dtype,
 ) -> Float[Tensor, " batch specs"]:
-    """How far the property's margins, evaluated in `dtype` anywhere in the ball, can be from their real values.
+    """The evaluation error of the property's margins in `dtype`: the largest distance to their real values in the ball.
 
     With delta what a node itself rounds, the margin is off by the sum over nodes of J delta, where J is a product of matrices
     and of slopes between the two computations: 1 or s for a ReLU that is on or off in both, anything between otherwise. J is
@@ -138,12 +138,11 @@ def _absolute_transpose(op: Affine, shapes: list[tuple[int, ...]], rows: Tensor)
     flat = rows.flatten(0, 1)
     with torch.enable_grad():
         given = [flat.new_zeros(len(flat), *shape).requires_grad_() for shape in shapes]
-        found = torch.autograd.grad(op.absolute(*given), given, flat)
-    return list(found)
+        return list(torch.autograd.grad(op.absolute(*given), given, flat))
 
 
 def _to_windows(op: MaxPool2d, rows: Float[Tensor, " batch rows channels high wide"]) -> Tensor:
-    """What stands at every window, added up at all entries that the window sees."""
+    """The values of all windows that see an entry, summed at the entry."""
     windows = op.windows().to(rows.device)
     height, width = op.in_shape[1:]
     spread = rows.new_zeros(*rows.shape[:3], height * width + 1)
@@ -157,13 +156,13 @@ def _to_windows(op: MaxPool2d, rows: Float[Tensor, " batch rows channels high wi
 def bound_error(
     net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval], prop: Property
 ) -> Float[Tensor, " batch specs"]:
-    """How far a margin computed by a walk in float64 can be from what the same walk gives in real arithmetic.
+    """The rounding error of margins that backward propagation computes in float64.
 
-    Every product on the walk is one of an affine node with functionals that grew out of the property's rows by products
-    with |A| and slopes of at most 1; offsets of relaxations are at most the upper end of their unit. So the sum of the
-    absolute values of everything that is added up is at most what a forward pass with |A|, |b| and doubled
-    switches makes of the largest inputs; each takes part in as many roundings as there are terms on its way. The bounds of
-    the units, with which lines are drawn, have errors of the same kind: once more for every switching node.
+    Every product of backward propagation is one of an affine node with functionals made of the property's rows by products with
+    |A| and slopes of at most 1; offsets of relaxations are at most the upper bound of their unit. So the sum of the absolute
+    values of all summands is at most the value of a forward pass of the largest inputs with |A|, |b| and doubled switching
+    nodes; each summand takes part in as many roundings as there are terms between it and the input. The bounds of the units,
+    which relaxations are made of, have errors of the same kind: once more for every switching node.
     """
     _, logits, relative = _sizes(net, x, ball, inputs)
     total = (prop.rows.abs() @ logits.unsqueeze(2)).squeeze(2) + prop.offsets.abs()
@@ -174,10 +173,10 @@ def bound_error(
 def largest_inputs(
     net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval]
 ) -> tuple[dict[int, Tensor], Float[Tensor, " batch"]]:
-    """Sizes of everything that is added up in the input of each switching node, and the relative error of a walk.
+    """The sums of absolute summands in the input of each switching node, and the relative error of backward propagation.
 
-    A functional that enters a walk at a unit, with the weight beta, adds at most error * beta * size to the error of the
-    margin.
+    A functional that is added at a unit with the weight beta, as for a split, adds at most error * beta * size to the error of
+    the margin.
     """
     sizes, _, relative = _sizes(net, x, ball, inputs)
     return sizes, x.new_full((len(x),), relative)
@@ -199,7 +198,7 @@ def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> 
 
 
 class _Sizes(ForwardRule[Tensor]):
-    """Bounds on the absolute values of all that is added up in a node, with doubled switching nodes.
+    """Bounds on the sums of absolute summands in every node, with doubled switching nodes.
 
     `before` has those of the inputs of switching nodes, `terms` counts the roundings. `lost` bounds the effect of products
     that vanish below the smallest number of the dtype: each is at most `tiny`, times the value that it stands at.

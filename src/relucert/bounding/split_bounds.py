@@ -22,7 +22,7 @@ from torch import Tensor
 from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Functional, Relaxations, pull_back
-from relucert.bounding.reduced_network import Contraction
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
@@ -61,7 +61,7 @@ class Problems:
     prop: Property
     inputs: dict[int, Interval]
     signs: Signs
-    reduced: tuple[Contraction, Int[Tensor, " problems"]] | None = None
+    reduced: tuple[ReducedNetwork, Int[Tensor, " problems"]] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -204,7 +204,7 @@ class _SplitBound:
             self.functional = pull_back(self.net.graph, last, problems.prop.rows, relaxations)
         else:
             network, row = problems.reduced
-            self.functional = network.walk(row, relaxations, problems.x.shape[1:])
+            self.functional = network.pull_back(row, relaxations, problems.x.shape[1:])
         margin = (self.functional.minimum(problems.x, problems.ball) + problems.prop.offsets)[:, 0]
         return margin, margin.detach() - self.error.unit * cost
 

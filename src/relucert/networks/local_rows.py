@@ -22,9 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.norms import norm_slope
-from relucert.networks.chains import Step
+from relucert.networks.patches import Axis
 
 Taps = tuple[tuple[int, ...], ...]
+Gates = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -42,60 +43,27 @@ class Stretch:
     outer: Taps
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Sizes of both convolutions along one axis: pixels, units, positions; kernel, stride, padding, dilation of each."""
-
-    sizes: tuple[int, int, int]
-    first: tuple[int, int, int, int]
-    second: tuple[int, int, int, int]
-
-
 @lru_cache(maxsize=64)
 def stretches(axis: Axis) -> tuple[Stretch, ...]:
     """The blocks along an axis, aligned to the stride so that few units touch each; blocks that nothing sees are left out."""
     pixels, units, positions = axis.sizes
-    stride, padding = axis.first[1], axis.first[2]
+    stride, padding = axis.first.stride, axis.first.padding
     size = stride if stride > 1 else 2
     found = []
     for start in range(-padding, pixels, size):
         lo, hi = max(0, start), min(pixels, start + size)
-        touching = [a for a in range(units) if any(_tap(y, a, axis.first) >= 0 for y in range(lo, hi))]
+        touching = [a for a in range(units) if any(axis.first.tap(y, a) >= 0 for y in range(lo, hi))]
         if not touching:
             continue
         near = (touching[0], touching[-1] + 1)
-        seeing = [c for c in range(positions) if any(_tap(a, c, axis.second) >= 0 for a in range(*near))]
+        seeing = [c for c in range(positions) if any(axis.second.tap(a, c) >= 0 for a in range(*near))]
         if not seeing:
             continue
         far = (seeing[0], seeing[-1] + 1)
-        inner = tuple(tuple(_tap(y, a, axis.first) for a in range(*near)) for y in range(lo, hi))
-        outer = tuple(tuple(_tap(a, c, axis.second) for a in range(*near)) for c in range(*far))
+        inner = tuple(tuple(axis.first.tap(y, a) for a in range(*near)) for y in range(lo, hi))
+        outer = tuple(tuple(axis.second.tap(a, c) for a in range(*near)) for c in range(*far))
         found.append(Stretch((lo, hi), near, far, inner, outer))
     return tuple(found)
-
-
-def _tap(seen: int, by: int, conv: tuple[int, int, int, int]) -> int:
-    """With which tap of its filter a place of the output sees a place of the input, -1 for none."""
-    kernel, stride, padding, dilation = conv
-    tap, rest = divmod(seen - by * stride + padding, dilation)
-    return tap if rest == 0 and 0 <= tap < kernel else -1
-
-
-def axes(first: Step, second: Step, input_shape: tuple[int, ...]) -> tuple[Axis, Axis]:
-    """The geometry of two convolutions, down and across."""
-    a, b = first.conv, second.conv
-    assert a is not None
-    assert b is not None
-    kernels = a.weight.value.shape[2:], b.weight.value.shape[2:]
-    down, across = (
-        Axis(
-            (input_shape[1 + i], first.shape[1 + i], second.shape[1 + i]),
-            (kernels[0][i], a.stride[i], a.padding[i], a.dilation[i]),
-            (kernels[1][i], b.stride[i], b.padding[i], b.dilation[i]),
-        )
-        for i in (0, 1)
-    )
-    return down, across
 
 
 @dataclass(frozen=True)
@@ -153,17 +121,17 @@ def products(
 class LocalRows(torch.autograd.Function):
     """The norms of the second convolution's rows, and the rows of a matrix behind it.
 
-    `apply(inner, outer, matrix, g1, g2, q, plan)` takes the filters (units, channels, kh, kw) and (maps, units, lh, lw), the
-    matrix (rows, maps, height, width) or None, and the gates (batch, units, ...) and (batch, maps, ...) of the ReLUs behind
-    both. It gives the norms (batch, maps, height, width) and the rows (pixels, rows, batch), pixels in the plan's order.
+    `apply(inner, outer, matrix, gates, q, plan)` takes the filters (units, channels, kh, kw) and (maps, units, lh, lw), the
+    matrix (rows, maps, height, width) or None, and the gates ((batch, units, ...), (batch, maps, ...)) of the ReLUs behind
+    both, which are constants. It gives the norms (batch, maps, height, width) and the rows (pixels, rows, batch), pixels in the
+    order of the plan.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, inner: Tensor, outer: Tensor, matrix: Tensor | None, g1: Tensor, g2: Tensor, q: float,
-        plan: Plan,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        ctx.work = _Work(inner, outer, matrix, g1, g2, q, plan)
+        ctx: Any, inner: Tensor, outer: Tensor, matrix: Tensor | None, gates: Gates, q: float, plan: Plan
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.work = _Work(inner, outer, matrix, gates, q, plan)
         ctx.norms, rows = ctx.work.forward()
         return ctx.norms.permute(3, 2, 0, 1).contiguous(), rows
 
@@ -171,18 +139,17 @@ class LocalRows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         norms, rows = gradients
         assert norms is not None
-        return (*ctx.work.backward(ctx.norms, norms.permute(2, 3, 1, 0).contiguous(), rows), None, None, None, None)
+        return (*ctx.work.backward(ctx.norms, norms.permute(2, 3, 1, 0).contiguous(), rows), None, None, None)
 
 
 class _Work:
     """The tensors of `LocalRows` laid out for its products, the batch innermost, and the two passes over the blocks."""
 
     def __init__(
-        self, inner: Tensor, outer: Tensor, matrix: Tensor | None, g1: Tensor, g2: Tensor, q: float,
-        plan: Plan,
+        self, inner: Tensor, outer: Tensor, matrix: Tensor | None, gates: Gates, q: float, plan: Plan
     ):  # fmt: skip
         self.inner, self.outer, self.q, self.plan = inner, outer, q, plan
-        self.near, self.far = (gate.permute(2, 3, 1, 0).contiguous() for gate in (g1, g2))
+        self.near, self.far = (gate.permute(2, 3, 1, 0).contiguous() for gate in gates)
         self.matrix = None if matrix is None else matrix.permute(2, 3, 1, 0).contiguous()  # height, width, maps, rows
         self.filters = [products(inner, outer, kind) for kind in plan.kinds]
 

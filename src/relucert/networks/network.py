@@ -174,7 +174,7 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def _compare(self) -> None:
-        """Run module and graph on the same inputs: whatever tracing might have misunderstood shows here."""
+        """Run module and graph on the same inputs: they differ where tracing misread the module."""
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(2, *self.input_shape, generator=generator, dtype=torch.float64).to(self._like)
         modes = [(part, part.training) for part in self.modules()]

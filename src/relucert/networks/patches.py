@@ -16,6 +16,74 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.networks.chains import Step
+from relucert.networks.layers.linear import Conv2d
+
+
+@dataclass(frozen=True)
+class AxisFilter:
+    """A convolution along one axis."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    def tap(self, seen: int, by: int) -> int:
+        """The tap of the filter with which position `by` of the output sees position `seen` of the input, -1 for none."""
+        tap, rest = divmod(seen - by * self.stride + self.padding, self.dilation)
+        return tap if rest == 0 and 0 <= tap < self.kernel else -1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Two convolutions along one axis: the numbers of pixels, units and positions, and both filters.
+
+    The receptive field of position 0 begins at pixel `start`, which may lie in the padding, that of the next `step` pixels
+    later, and each has `field` pixels.
+    """
+
+    sizes: tuple[int, int, int]
+    first: AxisFilter
+    second: AxisFilter
+
+    @property
+    def start(self) -> int:
+        return -self.second.padding * self.first.stride - self.first.padding
+
+    @property
+    def step(self) -> int:
+        return self.second.stride * self.first.stride
+
+    @property
+    def field(self) -> int:
+        inner, outer = self.first, self.second
+        return (inner.kernel - 1) * inner.dilation + 1 + (outer.kernel - 1) * outer.dilation * inner.stride
+
+    def window(self, position: int) -> tuple[slice, slice]:
+        """The pixels of a position's receptive field that exist, and which of the field's pixels these are."""
+        begin = self.start + position * self.step
+        low, high = max(0, begin), min(self.sizes[0], begin + self.field)
+        high = max(low, high)
+        return slice(low, high), slice(low - begin, high - begin)
+
+
+def axes(first: Step, second: Step, input_shape: tuple[int, ...]) -> tuple[Axis, Axis]:
+    """The geometry of a convolution behind a convolution on images (channels, height, width), down and across."""
+    assert first.conv is not None
+    assert second.conv is not None
+
+    def along(conv: Conv2d, i: int) -> AxisFilter:
+        return AxisFilter(conv.weight.value.shape[2 + i], conv.stride[i], conv.padding[i], conv.dilation[i])
+
+    down, across = (
+        Axis(
+            (input_shape[1 + i], first.shape[1 + i], second.shape[1 + i]),
+            along(first.conv, i),
+            along(second.conv, i),
+        )
+        for i in (0, 1)
+    )
+    return down, across
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,79 +130,41 @@ class Patch:
 
 
 def patches(
-    first: Step, second: Step, size: tuple[int, int], rising: Tensor, falling: Tensor | None = None
+    first: Step, second: Step, input_shape: tuple[int, ...], rising: Tensor, falling: Tensor | None = None
 ) -> Iterator[Patch]:
-    """The patches of all positions, for images of a size (height, width).
+    """The patches of all positions, for images of shape (channels, height, width).
 
     `rising` (batch, units, ...) are the slopes of the first convolution's units where the second filter is positive,
     `falling` where it is negative (None: the same).
     """
     whole = Filters.of(second)
-    field = _fields(first, second)
+    down, across = axes(first, second, input_shape)
     if falling is None:
-        filters, gates = [_filters(first, second, whole.weight, field)], [whole.seen(rising)]
+        filters, gates = [_filters(first.weight(), whole.weight, down, across)], [whole.seen(rising)]
     else:
-        filters = [_filters(first, second, half.weight, field) for half in whole.parts()]
+        filters = [_filters(first.weight(), half.weight, down, across) for half in whole.parts()]
         gates = [whole.seen(slopes) for slopes in (rising, falling)]
-    columns = second.shape[2]
-    shape = (len(whole.weight), first.weight().shape[1], field[0].size, field[1].size)
+    shape = (len(whole.weight), first.weight().shape[1], down.field, across.field)
     for place in range(gates[0].shape[0]):
         rows = gates[0][place] @ filters[0]
         if falling is not None:
             rows = rows + gates[1][place] @ filters[1]
         rows = rows.reshape(-1, *shape)
-        down, across = divmod(place, columns)
-        (top, cut_h), (left, cut_w) = field[0].window(down, size[0]), field[1].window(across, size[1])
-        yield Patch((down, across), (top, left), rows[:, :, :, cut_h, cut_w])
-
-
-@dataclass(frozen=True)
-class _Field:
-    """Receptive fields along one axis: where the first begins, how far the next is, how many pixels each has."""
-
-    start: int
-    step: int
-    size: int
-
-    def window(self, place: int, pixels: int) -> tuple[slice, slice]:
-        """The pixels of a position's field that exist, and which part of the field they are."""
-        begin = self.start + place * self.step
-        low, high = max(0, begin), min(pixels, begin + self.size)
-        high = max(low, high)
-        return slice(low, high), slice(low - begin, high - begin)
-
-
-def _fields(first: Step, second: Step) -> tuple[_Field, _Field]:
-    a, b = first.conv, second.conv
-    assert a is not None
-    assert b is not None
-    kernels = a.weight.value.shape[2:], b.weight.value.shape[2:]
-    down, across = (
-        _Field(
-            -b.padding[i] * a.stride[i] - a.padding[i],
-            b.stride[i] * a.stride[i],
-            (kernels[0][i] - 1) * a.dilation[i] + 1 + (kernels[1][i] - 1) * b.dilation[i] * a.stride[i],
-        )
-        for i in (0, 1)
-    )
-    return down, across
+        row, column = divmod(place, second.shape[2])
+        (top, cut_h), (left, cut_w) = down.window(row), across.window(column)
+        yield Patch((row, column), (top, left), rows[:, :, :, cut_h, cut_w])
 
 
 def _filters(
-    first: Step, second: Step, outer: Tensor, field: tuple[_Field, _Field]
+    inner: Float[Tensor, " units channels kh kw"], outer: Float[Tensor, " maps units lh lw"], down: Axis, across: Axis
 ) -> Float[Tensor, " taps maps_times_field"]:
     """Row (unit, i, j) of map m is outer[m, unit, i, j] times the unit's filter shifted to (i, j)."""
-    inner, a, b = first.weight(), first.conv, second.conv
-    assert a is not None
-    assert b is not None
-    rows, columns = outer.shape[2:]
-    high, wide = (inner.shape[2] - 1) * a.dilation[0], (inner.shape[3] - 1) * a.dilation[1]
-    spread = _dilated(inner, a.dilation)
+    spread = _dilated(inner, (down.first.dilation, across.first.dilation))
     shifted = []
-    for i in range(rows):
-        for j in range(columns):
-            top, left = i * b.dilation[0] * a.stride[0], j * b.dilation[1] * a.stride[1]
-            below, right = field[0].size - top - high - 1, field[1].size - left - wide - 1
+    for i in range(outer.shape[2]):
+        for j in range(outer.shape[3]):
+            top, left = (tap * axis.second.dilation * axis.first.stride for tap, axis in ((i, down), (j, across)))
+            below, right = down.field - top - spread.shape[2], across.field - left - spread.shape[3]
             shifted.append(F.pad(spread, (left, right, top, below)))
     taps = torch.stack(shifted, 1).flatten(0, 1).flatten(1)  # (units * rows * columns, channels * field)
     return (outer.flatten(1).T[:, :, None] * taps[:, None]).flatten(1)

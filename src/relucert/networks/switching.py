@@ -20,6 +20,8 @@ class Switching:
 
     kind: ClassVar[str]
     in_shape: Shape
+    #: The method of a `networks.traversal` rule that handles the node.
+    rule: ClassVar[str]
     #: Whether the sign of each entry decides its pattern, so that an entry of known sign is linear.
     decided_by_sign: ClassVar[bool] = False
 
@@ -56,7 +58,7 @@ def _between(pattern: Tensor, rows: int) -> Tensor:
 class ReLU(Switching):
     """`max(z, slope z)` with 0 <= slope <= 1: ReLU, or leaky ReLU; the pattern is `z > 0`."""
 
-    kind = "relu"
+    kind = rule = "relu"
     decided_by_sign = True
 
     def __init__(self, in_shape: Shape, slope: float = 0.0):
@@ -88,6 +90,7 @@ class MaxPool2d(Switching):
     """Max pooling with any window; the pattern is the winner's place in its channel, `(batch, channels, *windows)`."""
 
     kind = "max_pool2d"
+    rule = "max_pool"
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 A method that goes through a network is a rule: what an affine node, a ReLU and a max pool make of the values of their inputs.
 `propagate` goes from the input to the logits, `propagate_back` from a node to the input. The order of the nodes, the kinds of
-nodes and the lifetime of values are known here alone. A rule that lacks a kind refuses it by name.
+nodes and the lifetime of values are known to this module alone. A rule that lacks a kind refuses it by name.
 
 Forward rules are evaluation, affine maps of a fixed pattern, intervals, rounding errors, Lipschitz constants; backward rules
 are the adjoint and the propagation of linear bounds. A value may be anything: a tensor, an interval, a pair, a matrix.
@@ -170,12 +170,11 @@ def _values_back(rule: BackwardRule[Value], node: Node, value: Value) -> list[tu
 
 
 def _switch(rule: ForwardRule[Value] | BackwardRule[Value], node: Node, value: Value) -> Value | None:
-    """What a rule makes of a value at a switching node, by the node's kind."""
-    if isinstance(node.op, ReLU):
-        return rule.relu(node, value)
-    if isinstance(node.op, MaxPool2d):
-        return rule.max_pool(node, value)
-    raise _refusal(rule, node)
+    """The value that a rule computes at a switching node, by the method that the node names."""
+    method = getattr(rule, getattr(node.op, "rule", ""), None)
+    if method is None:
+        raise _refusal(rule, node)
+    return method(node, value)
 
 
 def _refusal(rule: object, node: Node) -> UnsupportedLayer:

@@ -16,7 +16,7 @@ from oracles import least_margins
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.lipschitz import Lipschitz, deviations
 from relucert.bounding.methods.sdp import SDP, BallLines, ball_relaxations
-from relucert.bounding.preactivations import Walks
+from relucert.bounding.preactivations import BackwardBounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -63,7 +63,7 @@ def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: floa
     moved, every = deviations(net, x, ball, CROWN().units(net, x, ball)), torch.arange(5)
     lines = ball_relaxations(net, moved, every, 60)  # with few rounds rounding may lead the search for lam elsewhere
     source = net.switches[1].inputs[0]
-    walks = Walks(net.graph, x, ball, 2**20)
+    walks = BackwardBounds(net.graph, x, ball, 2**20)
     assert walks.patched(source)
     found = walks.local(lines)
     picked = torch.eye(size, dtype=torch.float64).reshape(1, size, *net.graph[source].shape).expand(5, *[-1] * 4)

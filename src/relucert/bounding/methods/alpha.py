@@ -12,7 +12,7 @@ from torch import Tensor
 from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
-from relucert.bounding.preactivations import UnitBounds, Walks, tightened
+from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
@@ -70,7 +70,7 @@ class Alpha(AfterCROWN):
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
         """The bounds of the units, layer after layer, with slopes of their own for each end of every unit."""
-        walks = Walks(net.graph, x, ball, self.budget)
+        walks = BackwardBounds(net.graph, x, ball, self.budget)
         inputs = dict(bounds.inputs)
         for node in net.switches:
             source, within = node.inputs[0], inputs[node.index]
@@ -88,7 +88,7 @@ class Alpha(AfterCROWN):
                     inputs_ = _Functionals(net, source, rows, here, x[batch], ball.restrict(batch))
                     ends = self._ascend(inputs_, unknown, self.inner)
                     below, above = ends.split(units.shape[1], 1)
-                    low, high = tightened(low, high, batch, units, mine, below, -above, True)
+                    low, high = tightened((low, high), (batch, units, mine), (below, -above), keep=True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
         return UnitBounds(inputs, bounds.logits)
 

@@ -20,9 +20,9 @@ from relucert.networks.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class CROWN(Bounding):
-    """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds meet with intervals.
+    """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds are intersected with intervals.
 
-    `budget`: bytes of memory for the walks.
+    `budget`: bytes of memory for backward propagation.
     """
 
     name = "crown"
@@ -71,6 +71,6 @@ def crown_margins(
 def mixed_margins(
     net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
 ) -> Float[Tensor, " batch specs"]:
-    """One backward walk with adaptive slopes from the units' bounds, whoever found them: with intervals, CROWN-IBP."""
+    """Margins by backward propagation with adaptive slopes from any bounds of the units: with intervals, CROWN-IBP."""
     found = pull_back(net.graph, len(net.graph) - 1, prop.rows, bounds.relaxed(net, "adaptive"))
     return found.minimum(x, ball) + prop.offsets

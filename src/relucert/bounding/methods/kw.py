@@ -17,10 +17,10 @@ from relucert.networks.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class KW(Bounding):
-    """Parallel lines at every unstable unit, intermediate bounds by the same relaxation and nothing else.
+    """Parallel bounds at every unstable unit, intermediate bounds by the same relaxation and nothing else.
 
-    With `intervals` the units' bounds meet with what intervals say, and only units that may still switch are walked from:
-    tighter and faster, but not the published method. `budget`: bytes of memory for the walks.
+    With `intervals` the units' bounds are intersected with interval arithmetic, and only unstable units are refined: tighter
+    and faster, but not the published method. `budget`: bytes of memory for backward propagation.
     """
 
     name = "kw"

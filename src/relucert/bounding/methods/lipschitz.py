@@ -1,4 +1,4 @@
-"""`lipschitz`: how far every node can move in l2 over a ball, by proved spectral norms of the affine parts.
+"""`lipschitz`: bounds on the l2 distance that every node moves over a ball, by proved spectral norms of the affine parts.
 
 A root is the input or a switching node. The input of a switching node is sum_r A_r z_r + b over the roots r before it, with
 everything affine between them multiplied out, so it moves by at most sum_r ||A_r||_2 rho_r, where rho_r says how far root r
@@ -85,7 +85,7 @@ class Deviations:
 
     `inputs` has the intervals of the inputs of switching nodes, `outputs` those of the roots; `centres` and `values` have the
     values of both at x as computed, `errors` and `offs` how far rounding may have taken these. `before` bounds the move of
-    the units of a ReLU that may switch, measured from the computed centre, `after` that of a root.
+    the unstable units of a ReLU, measured from the computed centre, `after` that of a root.
     """
 
     inputs: dict[int, Interval] = field(default_factory=dict)
@@ -216,7 +216,7 @@ def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
 
 
 class Maps:
-    """The affine parts of a network in float64, with the weights it had when it was looked at, each found when it is needed."""
+    """The affine parts of a network in float64, with the weights it had when this was made; each is computed when needed."""
 
     def __init__(self, net: Network):
         self.graph = copy.deepcopy(net).double().graph
@@ -225,11 +225,11 @@ class Maps:
 
     @classmethod
     def of(cls, net: Network) -> Maps:
-        """Those of the network as it is now; found once for as long as its weights stay what they are."""
-        found = _MAPS.get(net)
-        if found is None or not found.holds(net):
-            found = _MAPS[net] = cls(net)
-        return found
+        """The affine parts of the network with its current weights; computed once as long as the weights stay the same."""
+        maps = _MAPS.get(net)
+        if maps is None or not maps.holds(net):
+            maps = _MAPS[net] = cls(net)
+        return maps
 
     def holds(self, net: Network) -> bool:
         """Whether the weights are still the same, by their values."""

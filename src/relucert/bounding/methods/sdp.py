@@ -34,7 +34,7 @@ from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
-from relucert.bounding.preactivations import UnitBounds, Walks, tightened
+from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.core.ball import Ball
@@ -157,14 +157,14 @@ class SDP(AfterCROWN):
         if not moved.before:
             return within
         budget = self.budget // 4  # a walk keeps some four times as many tensors as one without balls
-        work, source, shape = Walks(net.graph, x, ball, budget), node.inputs[0], within.lower.shape[1:]
+        work, source, shape = BackwardBounds(net.graph, x, ball, budget), node.inputs[0], within.lower.shape[1:]
         if work.patched(source):
             ends = [within.lower.clone(), within.upper.clone()]
             each = 8 * work.taps() * x.element_size()
             for batch in torch.arange(len(x), device=x.device).split(max(1, min(_TOGETHER, budget // each))):
                 if time.monotonic() >= until:
                     break
-                here = Walks(net.graph, x[batch], ball.restrict(batch), budget)
+                here = BackwardBounds(net.graph, x[batch], ball.restrict(batch), budget)
                 found = here.local(ball_relaxations(net, moved, batch, _ROUNDS // 2))
                 ends[0][batch] = torch.fmax(ends[0][batch], found.lower)
                 ends[1][batch] = torch.fmin(ends[1][batch], found.upper)
@@ -179,7 +179,7 @@ class SDP(AfterCROWN):
             picked = one_hot(units, shape, x.dtype)
             found = pull_back(net.graph, source, torch.cat([picked, -picked], 1), lines).minimum(x[batch], here)
             below, above = torch.where(found.isnan(), -math.inf, found).split(units.shape[1], 1)
-            low, high = tightened(low, high, batch, units, mine, below, -above, True)
+            low, high = tightened((low, high), (batch, units, mine), (below, -above), keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
 

@@ -23,7 +23,8 @@ from relucert.core.norms import norm
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.product_norms import SharedProductNorms, TailNorms, inner_norms
 from relucert.networks.chains import Step, chain
-from relucert.networks.local_rows import LocalRows, axes, plan
+from relucert.networks.local_rows import LocalRows, plan
+from relucert.networks.patches import axes
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,6 @@ def _local_norms(
     shape = region.net.input_shape
     layout = plan(*axes(first, second, shape), shape[0])
     matrix = None if consumer is None else consumer.weight().reshape(-1, *second.shape)
-    gates = (_gate(region, place).reshape(len(region), *step.shape) for place, step in enumerate((first, second)))
-    norms, rows = LocalRows.apply(first.weight(), second.weight(), matrix, *gates, q, layout)  # type: ignore[misc]
+    near, far = (_gate(region, place).reshape(len(region), *step.shape) for place, step in enumerate((first, second)))
+    norms, rows = LocalRows.apply(first.weight(), second.weight(), matrix, (near, far), q, layout)  # type: ignore[misc]
     return norms.flatten(1), rows

@@ -29,7 +29,7 @@ def row_norms(region: LinearRegion, q: float, budget: int = BUDGET) -> Float[Ten
 def hyperplane_norms(
     region: LinearRegion, y: Int[Tensor, " batch"], q: float, budget: int = BUDGET
 ) -> tuple[Float[Tensor, " batch faces"], Float[Tensor, " batch classes"]]:
-    """||V_j||_q of every face, and ||V_y - V_s||_q of every class s (0 for y itself): both from one walk where it serves."""
+    """||V_j||_q of every face, and ||V_y - V_s||_q of every class s (0 for y itself): from the same products where possible."""
     found = chain_norms(region, q, budget, y)
     classes = norm(region.decision_rows(y), q, 2) if found.classes is None else found.classes
     return _face_norms(region, found.hidden, q, budget), classes

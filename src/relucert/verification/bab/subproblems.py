@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.reduced_network import Contraction
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.bounding.split_bounds import (
     AscentOptions,
@@ -48,7 +48,7 @@ class SubProblems:
     unit: Float[Tensor, " points"]
     rate: float
     candidates: int
-    reduced: dict[int, Contraction | None] = field(default_factory=dict)
+    reduced: dict[int, ReducedNetwork | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.net, self.x = self.query.double, self.query.wide
@@ -135,7 +135,7 @@ class SubProblems:
         if point not in self.reduced:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
-            self.reduced[point] = Contraction.of(self.net, inputs, self.query.prop.rows[point])
+            self.reduced[point] = ReducedNetwork.of(self.net, inputs, self.query.prop.rows[point])
         small = self.reduced[point]
         if small is None:
             return ascend(self.net, problems, DualVariables(slopes, betas), goal, MultiplierError(reach, unit), options)
