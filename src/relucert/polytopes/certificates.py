@@ -1,11 +1,12 @@
-"""Lower bounds on a distance that are proved by multipliers, whatever solver found these.
+"""Lower bounds on a distance that are proved by multipliers, whatever solver they come from.
 
 Every z of {R z <= b} satisfies <v, z - x> <= -c for v = y R, c = y.(R x - b) and any y that is not negative on inequalities.
-Inside the box the step z - x is at most as long, in the direction against v, as the room there. What is left is one row:
-the least t for which max { <|v|, a> : ||a||_p <= t, 0 <= a_i <= room_i } reaches c. Splitting |v| = keep + paid proves
+Inside the box a coordinate of the step z - x, in the direction against v, is at most the slack to the box there. It remains
+a single row: the least t for which max { <|v|, a> : ||a||_p <= t, 0 <= a_i <= room_i } reaches c. Splitting |v| = keep + paid
+proves
     t >= (c - <paid, room>) / ||keep||_q,
-and the split at the optimum is the one where the coordinates that use up their room pay what exceeds the common level.
-All is evaluated in float64 with a priori bounds on the rounding errors, any order of summation, rounded down.
+and the best split charges the excess over a common level to the coordinates whose slack, `room`, is used up.
+Bounds are evaluated in float64 with a priori bounds on the rounding errors, for any order of summation, rounded down.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def certified_distance(
         return 0.0
     length = vector_norm(keep, dual(p)) * (1.0 + 4.0 * slop)
     with np.errstate(over="ignore", divide="ignore"):
-        # inf would say that there is no such point at all.
+        # inf would mean that no such point exists.
         return min(float(np.float64(reached) / length) * (1.0 - 4.0 * EPS), LARGEST)
 
 
@@ -62,7 +63,7 @@ def certified_distances(
 ) -> Array:
     """Return the bounds (n,) of many problems, rows (n, m, d), limits and multipliers (n, m), x and rooms (n, d).
 
-    `paid` (n, d), at least 0, says which part of the combined row the box pays for; the best is not looked for.
+    `paid` (n, d), at least 0, is the part of the combined row that is charged to the box; it is not optimised.
 
     >>> whole = np.full((1, 2), math.inf)
     >>> rows, limits, multipliers = -np.eye(2)[None], np.array([[-3.0, -4.0]]), np.array([[3.0, 4.0]])
@@ -100,7 +101,7 @@ def certified_distances(
 def single_row(
     rows: Array, limits: Array, multipliers: Array, x: Array, slacks: tuple[Array, Array]
 ) -> tuple[Array, Array, float]:
-    """Add the rows up: (weights w, room, c) such that a feasible step d has sum_i w_i min(|d_i|, room_i) >= c, for certain."""
+    """The sum of the rows: (weights w, room, c) such that every feasible step d has sum_i w_i min(|d_i|, room_i) >= c."""
     count, size = rows.shape
     below, above = slacks
     row = multipliers @ rows
@@ -114,9 +115,9 @@ def single_row(
 
 
 def _kept(weights: Array, room: Array, gain: float, p: float) -> Array:
-    """Return the part of the weights that the ball pays for, with the box paying for the rest; any part gives a sound bound."""
+    """Return the part of the weights that is charged to the ball, the rest being charged to the box; any part is sound."""
     if p == 1.0:
-        # The largest weights move first, each until its room is used up; the one that reaches the gain sets the level.
+        # The largest weights move first, each until its slack is used up; the last to move sets the level.
         order = np.argsort(-weights)
         last = int(np.searchsorted(np.cumsum(weights[order] * room[order]), gain))
         return np.minimum(weights, weights[order[min(last, len(order) - 1)]])

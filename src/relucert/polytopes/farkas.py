@@ -1,7 +1,7 @@
 """Proofs that a polytope is empty, by Farkas' lemma: multipliers whose combined row cannot be satisfied in the box.
 
-Where the box is unbounded the combined row must vanish exactly, which that of rounded multipliers hardly ever does. So
-multipliers near the given ones are shown to exist, or are computed in rational arithmetic.
+Where the box is unbounded the combined row must vanish exactly, which fails for rounded multipliers. So multipliers near the
+given ones are shown to exist, or are computed in rational arithmetic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def certified_empty(
     >>> certified_empty(line, np.array([0.0, -1.0]), np.ones(2), 0, np.zeros(1), (whole, whole))
     True
     """
-    # Small multipliers are noise of the solver, and would spoil the signs of corrected ones.
+    # Small multipliers are noise of the solver, and would spoil the signs after a correction.
     size = np.abs(multipliers)
     support = np.flatnonzero(size > NOISE * size.max(initial=0.0))
     rows, limits, multipliers = (
@@ -62,7 +62,7 @@ def certified_empties(
     """Return for many problems (n,) without a box whether multipliers near the given ones prove that there is no point.
 
     rows (n, m, d), limits and multipliers (n, m), x (n, d); row `equal` (n,) is an equality. Only the d + 1 largest multipliers
-    are used, the number that a proof needs in general; where it needs fewer, `certified_empty` is asked.
+    are used, the number that a proof needs in general; where it needs fewer, use `certified_empty`.
 
     >>> line = np.array([[[1.0], [-1.0]]])
     >>> certified_empties(line, np.array([[0.0, -1.0]]), np.ones((1, 2)), np.array([1]), np.zeros((1, 1)))

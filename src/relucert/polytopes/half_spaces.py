@@ -13,10 +13,10 @@ from relucert.polytopes.certificates import Array
 
 @dataclass(frozen=True, kw_only=True)
 class HalfSpaces:
-    """The rows (n, d) that say something, with their limits (n,), Euclidean norms (n,) and places among the rows given (n,).
+    """Rows (n, d) that are not trivial, with limits (n,), Euclidean norms (n,) and positions among the given rows (n,).
 
-    `contradictory`: a row of zeros cannot be satisfied. `exact`: nothing was lost by scaling, which only happens to rows whose
-    entries differ by three hundred orders of magnitude; a bound on rounding errors covers that, a proof of equality does not.
+    `contradictory`: a row of zeros cannot be satisfied. `exact`: scaling did not round, as it does for rows whose entries
+    differ by three hundred orders of magnitude; a bound on rounding errors covers that, a proof of equality does not.
     """
 
     rows: Array

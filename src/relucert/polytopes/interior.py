@@ -1,4 +1,4 @@
-"""A point in the relative interior of a face: away from all rows of the polytope but those that it lies in as a whole."""
+"""A point in the relative interior of a face: away from all rows of the polytope but those that contain the whole face."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relucert.polytopes.polytope import Box, Polytope
 
 ENOUGH = 2.0**-10  # the radius to look for among many coordinates, where the largest takes long to find
 FLAT = 1e-9  # a slack, of rows of norm 1, that passes for 0
-CLEAR = 1e-7  # a slack, of rows of norm 1, in parts of the sizes involved, that is none of rounding
+CLEAR = 1e-7  # a slack, of rows of norm 1, in parts of the sizes involved, beyond rounding
 PUSHED = 8  # steps towards the interior that are worth a linear program
 PARALLEL = 1e-7  # the part of a row, of norm about 1, along the plane of the face that passes for rounding
 

@@ -3,7 +3,7 @@
 min ||d||_2 subject to R d <= b, the first rows being equalities, and low <= d <= high: least distance programming (Lawson and
 Hanson, Solving Least Squares Problems). With the non-negative u that comes nearest to [R'; b'] u = -(0, .., 0, 1),
 d = -R'u / (1 + b.u); if u gets there, it proves that no d exists. Few coordinates: the sides of the box are rows like all
-others. Many: the box is eliminated, d(y) = clip(-R'y), and Newton's method climbs the dual, which is concave and piecewise
+others. Many: the box is eliminated, d(y) = clip(-R'y), and Newton's method maximises the dual, concave and piecewise
 quadratic in y; each step is a least distance problem in the coordinates that are not clipped.
 """
 
@@ -120,7 +120,7 @@ def _with_sides(rows: Array, limits: Array, equal: int, low: Array, high: Array)
 
 
 def _newton(rows: Array, limits: Array, equal: int, low: Array, high: Array) -> Nearest:
-    """Climb the dual: as long as the same coordinates are clipped, its top is a least distance problem in the others."""
+    """Maximise the dual: while the same coordinates are clipped, its maximum is a least distance problem in the others."""
     multipliers = np.zeros(len(rows))
     combined = np.zeros(rows.shape[1])
     step = combined.clip(low, high)
@@ -149,11 +149,11 @@ def _newton(rows: Array, limits: Array, equal: int, low: Array, high: Array) -> 
         multipliers = inner.multipliers if length == end else multipliers + length * direction
         combined = multipliers @ rows
         step = (-combined).clip(low, high)
-    return _with_sides(rows, limits, equal, low, high)  # rounding got in the way: slower, but nothing to get stuck in
+    return _with_sides(rows, limits, equal, low, high)  # rounding stopped the ascent: slower, but always ends
 
 
 def _ascend(combined: Array, slope: Array, cost: float, low: Array, high: Array, end: float) -> float:
-    """Return the t in [0, end] with <slope, clip(-combined - t slope)> = cost, where the dual is highest on its way.
+    """Return the t in [0, end] with <slope, clip(-combined - t slope)> = cost, where the dual is largest on the ray.
 
     The left side falls with t and is linear between the breaks at which a coordinate meets a side.
     """

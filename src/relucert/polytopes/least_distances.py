@@ -1,8 +1,8 @@
 """Many small least distance problems at once: the facets of regions, each with its region's other faces and the box.
 
 The same as `least_distance`, non-negative least squares after Lawson and Hanson, with every step taken for all problems
-together. No answer is trusted: multipliers become proofs in `certified_distances`, a step that is not feasible is no answer,
-and what is left open is a question for `polytope`.
+together. No answer is trusted: multipliers become proofs in `certified_distances`, an infeasible step is dropped, and open
+problems are left to `polytope`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK = 2**22  # numbers in the matrices that are treated together
 
 
 class Steps(NamedTuple):
-    """The shortest steps (n, d), NaN where none was found; multipliers of rows (n, rows) and of the sides of the box (n, d)."""
+    """The shortest steps (n, d), NaN for none; multipliers of rows (n, rows) and of the sides of the box (n, d)."""
 
     step: Array
     multipliers: Array
@@ -30,8 +30,8 @@ class Steps(NamedTuple):
 def least_distances(rows: Array, limits: Array, equal: NDArray[np.intp], slacks: tuple[Array, Array]) -> Steps:
     """Return the smallest d in l2 with rows d <= limits, row `equal` with equality, and -below <= d <= above.
 
-    rows (n, rows, d), limits (n, rows), which may be inf, equal (n,), rooms = (below, above) (n, d), 0 to inf. Multipliers of
-    inequalities and of sides are at least 0; where no step was found they may prove that there is none.
+    rows (n, rows, d), limits (n, rows), which may be inf, equal (n,), slacks = (below, above) (n, d), 0 to inf. Multipliers of
+    inequalities and of sides are at least 0; where the step is NaN they may prove that there is none.
 
     >>> rows, limits = np.array([[[-1.0, -1.0], [1.0, 0.0]]]), np.array([[-2.0, 0.5]])
     >>> wide = np.full((1, 2), np.inf)
@@ -110,9 +110,9 @@ def _without_negative(system: Array, found: Array, used: NDArray[np.bool_]) -> t
     """Move to the least squares solution of the used columns, dropping those that reach zero on the way."""
     open_ = np.arange(len(found))
     for _ in range(system.shape[2] + 1):
-        now, mine = found[open_], used[open_]
-        aimed = _least_squares(system[open_], mine)
-        falling = mine & (aimed <= 0.0)
+        now, own = found[open_], used[open_]
+        aimed = _least_squares(system[open_], own)
+        falling = own & (aimed <= 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             shares = np.where(falling, now / (now - aimed), np.inf)
         share = shares.min(1)
@@ -122,8 +122,8 @@ def _without_negative(system: Array, found: Array, used: NDArray[np.bool_]) -> t
         moved = now + share[:, None] * (aimed - now)
         dropped = falling & (shares <= share[:, None])
         moved[dropped] = 0.0
-        found[open_] = np.where(mine, np.maximum(moved, 0.0), 0.0)
-        used[open_] = mine & ~dropped
+        found[open_] = np.where(own, np.maximum(moved, 0.0), 0.0)
+        used[open_] = own & ~dropped
         open_ = open_[~done]
         if len(open_) == 0:
             break

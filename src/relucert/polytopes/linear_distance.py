@@ -1,6 +1,6 @@
 """The point of a polytope nearest to the origin in l1 or l_inf, by linear programs.
 
-A solver is asked again with more rows behind those it knows, and starts from its last answer.
+A program with more rows is solved again from its last basis.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ REACHED = 1e-11  # a violation that rounding explains, of rows of norm about 1 a
 
 
 class TaxicabSolver:
-    """Finds the smallest d in l1 with rows d <= limits (the first `equal` with equality) and low <= d <= high.
+    """Computes the smallest d in l1 with rows d <= limits (the first `equal` with equality) and low <= d <= high.
 
-    d = d_up - d_down, both from 0 to the room on their side: one linear program with twice as many variables.
+    d = d_up - d_down, both from 0 to the slack on their side: one linear program with twice as many variables.
 
     >>> whole = np.full(2, np.inf)
     >>> TaxicabSolver()(np.array([[-1.0, -2.0]]), np.array([-2.0]), 0, -whole, whole)
@@ -39,7 +39,7 @@ class TaxicabSolver:
 
 
 class MaximumSolver:
-    """Finds the smallest d in l_inf with rows d <= limits (the first `equal` with equality) and low <= d <= high.
+    """Computes the smallest d in l_inf with rows d <= limits (the first `equal` with equality) and low <= d <= high.
 
     Few coordinates: one linear program, with the rows -t <= d_i <= t. Many: for a given t, the least violation of the rows by a
     d of the box with ||d||_inf <= t is a linear program with bounds alone beside the rows. Its multipliers prove a larger t,

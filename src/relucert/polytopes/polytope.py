@@ -2,8 +2,8 @@
 
     min ||z - x||_p   subject to   G z <= h,  E z = e,  lower <= z <= upper
 
-With a row of the polytope as E this is the distance to a facet. The answer's lower end is never a solver's word: it is
-evaluated from the multipliers with bounds on all rounding errors (`certificates`), as is a proof that no z exists (`farkas`).
+With a row of the polytope as E this is the distance to a facet. The lower end is no claim of a solver: it is evaluated from
+multipliers with bounds on all rounding errors (`certificates`), as is a proof that no z exists (`farkas`).
 The solvers see few of many rows: the most violated ones first, then those that their answer violates.
 """
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from oracles import least_margins
+from relucert.bounding.ball_relaxation import BallRelaxation
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.lipschitz import Lipschitz, deviations
-from relucert.bounding.methods.sdp import SDP, BallLines, ball_relaxations
+from relucert.bounding.methods.sdp import SDP, ball_relaxations
 from relucert.bounding.preactivations import BackwardBounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
@@ -83,7 +84,7 @@ def test_no_examples_are_no_answers(name: str) -> None:
     assert all(within.lower.shape[0] == 0 for within in units.inputs.values())
 
 
-def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[BallLines, Tensor, Tensor]:
+def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[BallRelaxation, Tensor, Tensor]:
     """A layer with random box, ball and slopes, and functionals; `wide` puts the box far outside of the ball."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -99,7 +100,7 @@ def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[B
     slopes = slope + (1 - slope) * draw(1, 3, units)
     unstable = torch.ones_like(low, dtype=torch.bool)
     return (
-        BallLines(slope, (slopes, slopes), unstable, centre, low - centre, high - centre, reach, 20, True),
+        BallRelaxation(slope, (slopes, slopes), unstable, centre, low - centre, high - centre, reach, 20, True),
         rows,
         slopes,
     )

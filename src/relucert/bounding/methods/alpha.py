@@ -25,10 +25,10 @@ from relucert.networks.switching import MaxPool2d
 
 @dataclass(frozen=True, kw_only=True)
 class Alpha(AfterCROWN):
-    """`steps` of Adam on the slopes; every step's bound is sound, the best is kept, and it starts from CROWN's.
+    """`steps` of Adam on the slopes, from CROWN's; every step's bound is sound, and the best is kept.
 
-    Intermediate bounds are CROWN's, improved by `inner` steps on slopes of their own for every unit that may switch. `rate` is
-    the step size, slopes being numbers in [0, 1].
+    Pre-activation bounds are CROWN's, improved by `inner` steps with separate slopes for every unstable unit. `rate` is the
+    step size of the slopes, which are numbers in [0, 1].
     """
 
     name = "alpha"
@@ -50,14 +50,14 @@ class Alpha(AfterCROWN):
         return (CROWN(budget=self.budget),)
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """Bounds of all units."""
+        """Pre-activation bounds of all units."""
         bounds = self.start(net, x, ball)
         return self._refined(net, bounds, x, ball) if self.inner else bounds
 
     def proceed(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Tensor]:
-        """The units' bounds after the `inner` steps, and the best margins of the others."""
+        """Pre-activation bounds after the `inner` steps, and the best margins after `steps`."""
         known = known.detach()
         with torch.no_grad():
             best = crown_margins(net, known, x, ball, prop)
@@ -69,7 +69,7 @@ class Alpha(AfterCROWN):
 
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
-        """The bounds of the units, layer after layer, with slopes of their own for each end of every unit."""
+        """Pre-activation bounds, layer after layer, with separate slopes for each end of every unit."""
         walks = BackwardBounds(net.graph, x, ball, self.budget)
         inputs = dict(bounds.inputs)
         for node in net.switches:
@@ -80,15 +80,15 @@ class Alpha(AfterCROWN):
                 needed = within.unstable.flatten(1)
                 if isinstance(node.op, MaxPool2d):
                     needed = torch.ones_like(needed)
-                for batch, units, mine in walks.chosen(needed, 2):
-                    here = UnitBounds(inputs, bounds.logits).restrict(batch)
+                for batch, units, chosen in walks.chosen(needed, 2):
+                    known = UnitBounds(inputs, bounds.logits).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
                     unknown = rows.new_full(rows.shape[:2], -math.inf)
-                    inputs_ = _Functionals(net, source, rows, here, x[batch], ball.restrict(batch))
-                    ends = self._ascend(inputs_, unknown, self.inner)
+                    functionals = _Functionals(net, source, rows, known, x[batch], ball.restrict(batch))
+                    ends = self._ascend(functionals, unknown, self.inner)
                     below, above = ends.split(units.shape[1], 1)
-                    low, high = tightened((low, high), (batch, units, mine), (below, -above), keep=True)
+                    low, high = tightened((low, high), (batch, units, chosen), (below, -above), keep=True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
         return UnitBounds(inputs, bounds.logits)
 

@@ -36,9 +36,8 @@ from relucert.networks.prediction import slack as decision_slack
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.encoding import Encoding
 from relucert.verification.mip.mip import MIP
-from relucert.verification.mip.problem import Problem
 from relucert.verification.mip.program import SLACK, Program
-from relucert.verification.mip.solver import Solver, allowance
+from relucert.verification.mip.solver import Problem, Solver, allowance
 from relucert.verification.mip.tightening import LinearPrograms
 from relucert.verification.narrowing import Narrowing
 from relucert.verification.query import Budget, Query

@@ -1,4 +1,4 @@
-"""What the programs of all points of a network have in common, and how one is begun."""
+"""The encoding of a network in float64, shared by the programs of all points, and the first columns of a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Encoding:
         self.wires = sparse_maps(double.graph)
 
     def ranges(self, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> dict[int, Ranges]:
-        """The bounds of one point's units, with slack for the solver's tolerance and for rounding in float64."""
+        """Pre-activation bounds of a point, with slack for the solver's tolerance and for rounding in float64."""
         sizes, unit = largest_inputs(self.double, x, ball, inputs)
         found = {}
         for node in self.graph.switches:
@@ -32,7 +32,7 @@ class Encoding:
         return found
 
     def program(self, x: Tensor, ball: Ball, scale: float) -> Program:
-        """The input of one point alone: the columns of the step from x, in units of `scale`, in the box around the ball."""
+        """A program with the input of a point alone: the step from x, in units of `scale`, in the box around the ball."""
         low, high = ball.hull(x)
         # Differences of float64 numbers, rounded up.
         up = torch.full_like(x, torch.inf)

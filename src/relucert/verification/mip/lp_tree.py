@@ -1,8 +1,8 @@
 """Proofs for mixed-integer programs: a tree of linear programs, each closed by multipliers that are evaluated with rounding.
 
-Whole numbers are split one after the other, always the one that the linear program leaves furthest from whole. A leaf is closed
-when the multipliers of its linear program prove the cutoff (`proved_minimum`), or when a ray of multipliers proves that it has
-no point (Farkas' lemma). What the solver says of either is not looked at.
+Columns of whole numbers are split, first the column that the linear program leaves furthest from whole. A leaf is closed when
+the multipliers of its linear program prove the cutoff (`proved_minimum`), or when a ray of multipliers proves that the leaf has
+no point (Farkas' lemma). The claims of the solver about either are not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Proof:
 
 
 def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) -> Proof:
-    """Look for a proof that every point of a program costs more than `cutoff`, with so many linear programs at most.
+    """Search for a proof that every point of a program costs more than `cutoff`, with at most `nodes` linear programs.
 
     Whole numbers are between 0 and 1. Quadratic rows are left out, which makes the program larger and a proof no less valid.
     """
@@ -62,14 +62,14 @@ def prove_cutoff(problem: Problem, cutoff: float, seconds: float, nodes: int) ->
         parts = np.abs(values[whole] - np.round(values[whole])) if len(values) else np.zeros(len(whole))
         parts = np.where(low < high, np.maximum(parts, TOLERANCE), -1.0)
         if not len(whole) or parts.max() < 0:
-            return Proof(False, spent)  # nothing is left to split: the leaf has a point that costs as little, or nearly
+            return Proof(False, spent)  # no column is left to split: the leaf has a point at the cutoff, or nearly
         at = int(parts.argmax())
         sides = []
         for value in (0.0, 1.0):
             one, other = low.copy(), high.copy()
             one[at] = other[at] = value
             sides.append((one, other))
-        # The side that the linear program leans to is the harder one: it comes first, so that a failure shows early.
+        # The side nearer to the linear program's value is harder to close: it comes first, so that a failure shows early.
         nearer = bool(len(values)) and values[whole][at] >= 0.5
         open_ += sides if nearer else sides[::-1]
     return Proof(True, spent)

@@ -1,4 +1,4 @@
-"""A mixed-integer program, and what a solver may say about it.
+"""A mixed-integer program, and the answer of a solver.
 
 min cost x  subject to  lower <= x <= upper,  row_lower <= rows x <= row_upper,  x_j whole where `integer`,
 and perhaps  sum_j x_j^2 <= limit + x_k  over some columns j
@@ -21,7 +21,7 @@ TOLERANCE = 1e-9  # of feasibility, primal, dual and integer, for every solver
 
 @dataclass(frozen=True, eq=False)
 class Squares:
-    """The row `sum of x_j^2 over columns <= limit`, plus the value of another column where there is one."""
+    """The quadratic row sum_j x_j^2 <= limit over some columns; with `column` k: <= limit + x_k."""
 
     columns: NDArray[np.int64]
     limit: float
@@ -32,7 +32,7 @@ class Squares:
 class Problem:
     """A program with finite bounds of all columns; `rows` is (rows, columns), limits of rows may be infinite.
 
-    `row_errors` (rows,) bound what rounding of the coefficients can do to a row at points of the network that it stands for.
+    `row_errors` (rows,) bound the error of a row, from rounded coefficients, at the points of the network that it encodes.
     """
 
     cost: Array
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def finite(self) -> bool:
-        """Whether all numbers are numbers: solvers take NaN for zero and would prove anything."""
+        """Whether no number is NaN or, limits of rows apart, infinite: solvers take NaN for zero and would prove anything."""
         every = self.cost, self.lower, self.upper, self.rows.data
         limits = self.row_lower, self.row_upper
         return all(np.isfinite(part).all() for part in every) and not any(np.isnan(part).any() for part in limits)
@@ -62,11 +62,11 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """`bound`: no point of the program costs less (before the allowance); `point`: the cheapest that was found, or None.
+    """A claim of a solver: no point of the program costs less than `bound`, and `point` is the cheapest known, or None.
 
-    `status`: `optimal`; `cutoff`, nothing costs less than the cutoff, which is the bound then; `target`, a point cheap enough
-    was found; `time`, and whatever is known by then; `failed`, and nothing is. `warning` says why the bound means nothing,
-    though the solver claims it; else empty. In any case the bound is the solver's word and proves nothing.
+    `status`: `optimal`; `cutoff`, no point costs less than the cutoff, which is the bound then; `target`, the point is cheap
+    enough; `time`, the time is up; `failed`, nothing is known. `warning` says why the tolerances of the solver make the bound
+    meaningless; else empty. In any case the bound proves nothing.
     """
 
     status: Literal["optimal", "cutoff", "target", "time", "failed"]

@@ -1,16 +1,16 @@
 """A network over a ball as a mixed-integer program (Tjeng, Xiao and Tedrake 2019).
 
 Every unit is an affine function of one column, or a constant: the input; the input z of a switching unit, defined by an
-equation; its output y. Only what may switch needs more. With z in [l, u], l < 0 < u, a ReLU of slope s is
+equation; its output y. Only unstable units need more. With z in [l, u], l < 0 < u, a ReLU of slope s is
 
     y >= z,   y >= s z,   y <= s z + (1 - s) u a,   y <= z - (1 - s) l (1 - a),   a in {0, 1},
 
 and a maximum over candidates z_i that may win is y >= z_i, y <= z_i + (u - l_i) (1 - a_i), sum a_i = 1.
 
-The program contains the network with room to spare. Every bound l, u and every inequality is widened by the `slack` of its
-unit, ten times the tolerance of the solvers plus what rounding in float64 can do, so that the true values of an input are no
-border case: a solver that finds them infeasible is wrong by more than it claims to be. A unit that can hardly switch is
-relaxed to a triangle instead: big-M numbers of the size of the tolerance mean nothing.
+The program contains the network strictly. Every bound l, u and every inequality is widened by the `slack` of its unit, ten
+times the tolerance of the solvers plus the rounding error in float64, so that the true values of an input are no border case:
+a solver that claims them infeasible is wrong by more than its tolerance. A unit whose range hardly crosses zero is relaxed to
+a triangle instead: big-M coefficients of the size of the tolerance mean nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from relucert.verification.mip.problem import TOLERANCE, Problem, Squares
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-SLACK = 10 * TOLERANCE  # what rows and bounds are widened by, at least
-SMALLEST = 1e-11  # entries of rows below this are taken out, and the limits of the row widened by what they can do
+SLACK = 10 * TOLERANCE  # rows and bounds are widened by this at least
+SMALLEST = 1e-11  # smaller entries of rows are removed, and the limits of the row widened by their range
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """What is known of the inputs of a switching node, flat: bounds, and the slack that everything about a unit gets.
+    """Pre-activation bounds of a switching node, flat, and the slack of all rows and bounds of a unit.
 
     `rounding` bounds the error of an input that is computed in float64.
     """
@@ -83,7 +83,7 @@ class Program:
         self.values: dict[int, Units] = {0: Units(self.inputs, np.full(len(centre), scale), centre)}
 
     def add_columns(self, lower: Array, upper: Array, integer: bool = False) -> Places:
-        """New columns; their numbers."""
+        """Add columns; returns their numbers."""
         self.lower, self.upper = np.append(self.lower, lower), np.append(self.upper, upper)
         self.integer = np.append(self.integer, np.full(len(lower), integer))
         self.columns += len(lower)
@@ -92,9 +92,9 @@ class Program:
     def add_rows(
         self, terms: list[tuple[Places, Places, Array]], lower: Array, upper: Array, errors: Array | None = None
     ) -> None:
-        """New rows, `lower <= sum of value x_column <= upper`; terms are (row among the new ones, column, value).
+        """Add rows, `lower <= sum of value x_column <= upper`; terms are (row among the new rows, column, value).
 
-        `errors` bound what rounding of the values can do to each row.
+        `errors` bound the error of each row that rounded values cause.
         """
         self._errors.append(np.zeros(len(lower)) if errors is None else errors)
         self._entries += [(row + self.rows, column, value) for row, column, value in terms]
@@ -138,7 +138,7 @@ class Program:
             within = known[node.index]
             low, high = within.lower - within.slack, within.upper + within.slack
             if isinstance(node.op, ReLU):
-                # What is off for sure and has no leak is a constant: it needs no input.
+                # An inactive unit without a leak is a constant: it needs no input.
                 z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0), within.rounding)
                 if tighten is not None:
                     better = tighten(self, z, low, high, (low < 0) & (high > 0))
@@ -224,7 +224,7 @@ class Program:
         return found
 
     def _maximum(self, z: Units, op: MaxPool2d, low: Array, high: Array, slack: Array) -> Units:
-        """Windows with one entry that can win are that entry; the others get a column and choices."""
+        """A window with a single candidate is that candidate; other windows get a column and a choice for each candidate."""
         places, size = op.windows().numpy(), math.prod(op.in_shape[1:])
         seen = np.concatenate([np.where(places < 0, -1, places + size * channel) for channel in range(op.in_shape[0])])
         here = np.maximum(seen, 0)
@@ -233,7 +233,7 @@ class Program:
         wins = highs > floor[:, None]
         wins[np.arange(len(seen)), best] = True
         spare, top = np.where(wins, slack[here], 0.0).max(1), np.where(wins, highs, -math.inf).max(1)
-        # Constants among the candidates: the largest one stands for all.
+        # Of several constants among the candidates the largest is enough.
         fixed = wins & (z.column[here] < 0)
         level = np.where(fixed, z.constant[here], -math.inf)
         wins &= ~fixed
@@ -256,7 +256,7 @@ class Program:
         found.column[several], found.factor[several], found.constant[several] = y, 1.0, 0.0
         return found
 
-    # What is asked.
+    # Programs to solve.
 
     def problem(self, cost: Array, *, integer: bool = True) -> Problem:
         """The program with a cost for every column, or its relaxation without whole numbers."""

@@ -55,7 +55,7 @@ class Scaling:
         return Scaling(rows, columns, 2.0 ** -round(np.log2(size)) if size > 0 else 1.0)
 
     def scaled(self, problem: Problem) -> Problem:
-        """The program in the solver's units."""
+        """The program in scaled units."""
         rows = csr_array(problem.rows.copy())
         rows.data = rows.data * np.repeat(self.rows, np.diff(rows.indptr)) * self.columns[rows.indices]
         return replace(
@@ -65,15 +65,15 @@ class Scaling:
         )  # fmt: skip
 
     def scaled_cost(self, cost: Array) -> Array:
-        """A cost of every column in the solver's units."""
+        """Costs of all columns in scaled units."""
         return cost * self.columns * self.cost
 
     def point(self, point: Array) -> Array:
-        """A point of the solver's in the program's own units."""
+        """A point of the scaled program in the units of the program."""
         return point * self.columns
 
     def multipliers(self, multipliers: Array) -> Array:
-        """Multipliers of the scaled rows as multipliers of the program's own."""
+        """Multipliers of the scaled rows as multipliers of the rows of the program."""
         return multipliers * self.rows / self.cost
 
 
@@ -104,7 +104,7 @@ def spread(problem: Problem) -> float:
 
 
 def warning(problem: Problem) -> str:
-    """What makes the tolerances of a solver meaningless for a scaled program; empty where nothing does."""
+    """Why the tolerances of a solver are meaningless for a scaled program; empty where they are not."""
     ratio = spread(problem)
     if ratio * TOLERANCE > 1:
         return f"a row of the program has coefficients in the ratio {ratio:.0e}, so tolerances of {TOLERANCE:.0e} mean nothing"

@@ -1,11 +1,11 @@
-"""Bounds of units by linear programs: the relaxation of the program so far, minimised and maximised for one unit at a time.
+"""Pre-activation bounds by linear programs: the relaxation of the program so far, minimised and maximised for each unit.
 
-Nothing that the solver says is believed. For any multipliers m of the rows, with c the cost,
+No claim of the solver is used. For any multipliers m of the rows, with c the cost,
 
     min c x  >=  sum_i (m_i > 0: m_i row_lower_i, else m_i row_upper_i)  +  sum_j min over [l_j, u_j] of (c - m' A)_j x_j,
 
-so its multipliers prove a bound, evaluated here with its own rounding taken off, however the solver was stopped. Rows that are
-off by r_i themselves, because their coefficients were rounded, cost sum_i |m_i| r_i more.
+so the multipliers of the solver prove a bound, less the rounding error of its evaluation, however the solver ended. Rows that
+are off by r_i, because their coefficients were rounded, cost sum_i |m_i| r_i more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 def proved_minimum(problem: Problem, cost: Array, multipliers: Array) -> float:
-    """The bound above for one cost, rounded down; -inf where a multiplier stands at a limit that is infinite."""
+    """The bound above, rounded down; multipliers of infinite limits count as 0."""
     m = np.where((multipliers > 0) & np.isinf(problem.row_lower), 0.0, multipliers)
     m = np.where((m < 0) & np.isinf(problem.row_upper), 0.0, m)
     limits = np.where(m > 0, problem.row_lower, problem.row_upper)
@@ -43,7 +43,7 @@ def proved_minimum(problem: Problem, cost: Array, multipliers: Array) -> float:
 
 
 class LinearPrograms:
-    """Bounds of units that may still switch, `seconds` for each at most and `deadline` (of `time.monotonic`) for all."""
+    """Bounds of unstable units, at most `seconds` for each and until `deadline` (of `time.monotonic`) for all."""
 
     def __init__(self, seconds: float, deadline: float):
         self.seconds, self.deadline = seconds, deadline
@@ -51,7 +51,7 @@ class LinearPrograms:
     def __call__(
         self, program: Program, z: Units, low: Array, high: Array, which: NDArray[np.bool_]
     ) -> tuple[Array, Array]:
-        """Lower and upper bounds of units, those of the others as they were."""
+        """Lower and upper bounds of all units, improved for the units `which`."""
         low, high = low.copy(), high.copy()
         places = np.flatnonzero(which & (z.column >= 0))
         if len(places) == 0 or time.monotonic() >= self.deadline:
