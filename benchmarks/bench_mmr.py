@@ -23,10 +23,10 @@ from torch import Tensor, nn
 import relucert as rc
 from measure import peak_gigabytes, timed
 from relucert.networks.network import Network
+from relucert.training._schedules import Count, Schedule
 from relucert.training.losses.loss import Loss, StepContext
 from relucert.training.losses.maximum_margin import MaximumMargin
 from relucert.training.losses.plain import Plain
-from relucert.training.schedules import Count, Schedule
 
 GAMMA, LAM = 0.2, 1.0
 FLOOR, LIMITS = 8.0, {(1, 28, 28): 1.5, (3, 32, 32): 4.0}  # times faster; GB

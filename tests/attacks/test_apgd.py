@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import relucert as rc
+from relucert.attacks._losses import cross_entropy, margin, ratio
 from relucert.attacks.apgd import checkpoints
-from relucert.attacks.losses import cross_entropy, margin, ratio
 from zoo import inputs, network, randomised
 
 

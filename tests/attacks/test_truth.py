@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import relucert as rc
 from asserts import assert_below_attack
 from oracles import polytope_distance, small_fc
-from relucert.attacks.local_program import LocalProgram, Scales
+from relucert.attacks._local_program import LocalProgram, Scales
 from relucert.geometry.region import LinearRegion
 from zoo import inputs, randomised
 

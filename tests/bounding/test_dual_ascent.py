@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
 from relucert.networks.freezing import frozen_weights
 
 

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from relucert.bounding.minimiser import minimised
+from relucert.bounding._minimiser import minimised
 
 
 def quartic(seed: int, count: int, size: int):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relucert.bounding import spectral
-from relucert.bounding.spectral import conv_bound, node_bound, norm_bounds
+from relucert.bounding import _spectral as spectral
+from relucert.bounding._spectral import conv_bound, node_bound, norm_bounds
 from relucert.networks.affine import Affine, Source
 from relucert.networks.graph import Node
 from relucert.networks.layers.linear import Conv2d

@@ -135,7 +135,7 @@ def test_fetch_json(mnist: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_fetch_means_all_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prop = []
-    monkeypatch.setattr("relucert.data.load.fetch", lambda name, folder: prop.append(name))
+    monkeypatch.setattr("relucert.data._load.fetch", lambda name, folder: prop.append(name))
     assert command("fetch", "--folder", tmp_path) == 0
     assert prop == ["mnist", "fmnist", "gts", "cifar10"]
 

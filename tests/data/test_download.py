@@ -20,7 +20,7 @@ import pytest
 from data.servers import Server, breaking, hanging, in_turn, serving, status, unannounced, whole
 from relucert.core.errors import DamagedData, FileAccessError, MissingData
 from relucert.data import Archive
-from relucert.data.download import CHUNK, Patience, download, verify
+from relucert.data._download import CHUNK, Patience, download, verify
 from relucert.data.folder import ABANDONED_SECONDS
 
 CONTENT = np.random.default_rng(0).bytes(5 * CHUNK + 123)
@@ -214,7 +214,7 @@ def start(archive: Archive, folder: Path) -> subprocess.Popen:
     # A test run in the background may have been started with the interrupt ignored, which children inherit.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from pathlib import Path; from relucert.data.download import download; from relucert.data.specs import Archive;"
+        "from pathlib import Path; from relucert.data._download import download; from relucert.data.specs import Archive;"
         f"download({archive!r}, Path({str(folder)!r}))"
     )
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

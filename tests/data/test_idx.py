@@ -11,7 +11,7 @@ import pytest
 
 from data.official import random_arrays, small_spec, write_idx
 from relucert.core.errors import DamagedData, FileAccessError
-from relucert.data.idx import read, read_idx
+from relucert.data._idx import read, read_idx
 
 
 def packed(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from relucert.data.progress import progress
+from relucert.data._progress import progress
 
 
 class Terminal(io.StringIO):

@@ -12,7 +12,7 @@ import torch
 
 from data.official import small_spec, write_idx
 from relucert.data import SPECS, dataset
-from relucert.data.idx import read
+from relucert.data._idx import read
 
 # MD5 of the four official IDX files, unpacked, in the order x_train, y_train, x_test, y_test.
 UNPACKED = {

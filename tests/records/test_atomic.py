@@ -202,7 +202,7 @@ def test_importing_what_reports_read_does_not_import_torch():
         "from relucert.core import methods\n"
         "from relucert.records import atomic, record\n"
         "assert 'numpy' not in sys.modules, 'numpy'\n"
-        "from relucert.records import sidecar, store\n"
+        "from relucert.records import _sidecar as sidecar, store\n"
         "assert 'torch' not in sys.modules, 'torch'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(source)})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from relucert.core.errors import DamagedData, FileAccessError, InvalidInput
-from relucert.records import sidecar
+from relucert.records import _sidecar as sidecar
 
 ARRAYS = npst.arrays(
     dtype=npst.boolean_dtypes()

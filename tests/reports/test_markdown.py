@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relucert.reports.markdown import ball, percent, row, table
+from relucert.reports._markdown import ball, percent, row, table
 
 
 def test_a_table_is_a_head_a_rule_and_rows():

@@ -1,7 +1,7 @@
 import torch
 import torch.nn.functional as F
 
-from relucert.training.augmentation import augment
+from relucert.training._augmentation import augment
 from relucert.training.config import TrainConfig
 
 

@@ -17,12 +17,12 @@ from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network
 from relucert.regularizers.spectral import lipschitz_estimate
+from relucert.training._schedules import Tightening
 from relucert.training.config import TrainConfig
 from relucert.training.losses.bounded import Bounded
 from relucert.training.losses.loss import StepContext
 from relucert.training.losses.spectral import Spectral
 from relucert.training.losses.stability import Stability, stability
-from relucert.training.schedules import Tightening
 from relucert.training.schemes.bounded import CROWNIBPTraining, IBPTraining, KWTraining
 from zoo import NETWORKS, inputs, network, randomised
 

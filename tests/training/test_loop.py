@@ -13,11 +13,11 @@ from relucert.core.errors import CheckpointError, FileAccessError, InvalidInput,
 from relucert.networks.checkpoints import digest, read
 from relucert.networks.prediction import error
 from relucert.training import loop
+from relucert.training._saving import STATE_FILE
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.losses.plain import Plain
 from relucert.training.progress import Watcher
-from relucert.training.saving import STATE_FILE
 
 SMALL = {"data": "digits", "epochs": 2, "batch": 100, "evaluate_points": 50}
 SOURCE = Path(__file__).resolve().parents[2] / "src"

@@ -6,9 +6,9 @@ import pytest
 
 from relucert.core.errors import InvalidInput
 from relucert.networks.architectures import ARCHITECTURES
+from relucert.training._schedules import Count, ramp
 from relucert.training.config import MODELS, TrainConfig
 from relucert.training.recipes import TABLE_1, TABLES_2_3, Setting, default_schedule
-from relucert.training.schedules import Count, ramp
 
 
 def test_table_1_has_all_28_networks():

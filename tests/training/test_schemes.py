@@ -11,14 +11,14 @@ from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.cross_lipschitz import cross_lipschitz
 from relucert.regularizers.mmr import mmr
+from relucert.training._randomness import generator
+from relucert.training._schedules import Count, Schedule
 from relucert.training.losses.adversarial import Adversarial
 from relucert.training.losses.cross_lipschitz import CrossLipschitz
 from relucert.training.losses.loss import StepContext
 from relucert.training.losses.maximum_margin import MaximumMargin
 from relucert.training.losses.plain import Plain
-from relucert.training.randomness import generator
 from relucert.training.recipes import EPS
-from relucert.training.schedules import Count, Schedule
 from zoo import inputs, network, randomised
 
 ALL = Count(1.0, 1.0, shares=True)

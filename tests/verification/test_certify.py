@@ -15,9 +15,9 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
-from relucert.verification import search
+from relucert.verification import _search as search
+from relucert.verification._incomplete import narrowest
 from relucert.verification.certify import certify
-from relucert.verification.incomplete import narrowest
 from relucert.verification.radius import radius
 from relucert.verification.registry import BOUNDING
 from relucert.verification.registry import METHODS as REGISTERED

@@ -9,7 +9,7 @@ import torch
 
 import relucert as rc
 from relucert.core.errors import Contradiction, InvalidInput
-from relucert.verification import narrowing
+from relucert.verification import _narrowing as narrowing
 from relucert.verification.bab.bab import BaB
 from relucert.verification.verifier import Outcome
 from zoo import inputs, network

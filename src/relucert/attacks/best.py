@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import torch
 
+from relucert.attacks._rescue import rescue
+from relucert.attacks._scatter import scatter
+from relucert.attacks._segment import approach
+from relucert.attacks._targets import nearest_classes
 from relucert.attacks.base import MinimalAttack
 from relucert.attacks.cw import CW
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
 from relucert.attacks.region import RegionAttack
-from relucert.attacks.rescue import rescue
-from relucert.attacks.scatter import scatter
-from relucert.attacks.segment import approach
-from relucert.attacks.targets import nearest_classes
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import parse
 from relucert.geometry.region import LinearRegion

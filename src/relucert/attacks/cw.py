@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.attacks._losses import margin
 from relucert.attacks.base import MinimalAttack
-from relucert.attacks.losses import margin
 from relucert.core.errors import InvalidInput
 from relucert.geometry.witness import Nearest, Witnesses
 

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.attacks._losses import ascent, cross_entropy
+from relucert.attacks._targets import class_distances, lead, nearest_classes, repeated
 from relucert.attacks.base import MinimalAttack
-from relucert.attacks.losses import ascent, cross_entropy
-from relucert.attacks.targets import class_distances, lead, nearest_classes, repeated
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm
 from relucert.geometry.witness import Nearest, Witnesses

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from relucert.attacks._losses import ascent
+from relucert.attacks._segment import approach
+from relucert.attacks._targets import lead, nearest_classes, repeated
 from relucert.attacks.base import MinimalAttack
-from relucert.attacks.losses import ascent
-from relucert.attacks.segment import approach
-from relucert.attacks.targets import lead, nearest_classes, repeated
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm

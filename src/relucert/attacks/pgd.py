@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.attacks._losses import ascent, cross_entropy
+from relucert.attacks._within import Within
 from relucert.attacks.base import FixedAttack, adversarial
-from relucert.attacks.losses import ascent, cross_entropy
-from relucert.attacks.within import Within
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import steepest

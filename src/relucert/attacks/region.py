@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.attacks._local_program import LocalProgram, Scales
+from relucert.attacks._rescue import rescue
+from relucert.attacks._segment import approach
+from relucert.attacks._within import Within
 from relucert.attacks.base import MinimalAttack
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB
-from relucert.attacks.local_program import LocalProgram, Scales
-from relucert.attacks.rescue import rescue
-from relucert.attacks.segment import approach
-from relucert.attacks.within import Within
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import norm

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relucert.bounding._relaxation_gradient import pull_through_relu
 from relucert.bounding.interval import Interval
-from relucert.bounding.relaxation_gradient import pull_through_relu
 from relucert.core.errors import UnsupportedLayer
 from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.reduced_network import ReducedNetwork

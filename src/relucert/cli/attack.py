@@ -30,7 +30,7 @@ def run(config: Attack) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import followed
+    from relucert.cli._bar import followed
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})

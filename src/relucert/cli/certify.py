@@ -32,7 +32,7 @@ def run(config: Certify) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import followed
+    from relucert.cli._bar import followed
     from relucert.evaluation.certify import CertifyTask, Verdicts, decider
 
     plain = CertifyConfig(**{field.name: getattr(config, field.name) for field in fields(CertifyConfig)})

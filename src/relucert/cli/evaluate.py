@@ -29,7 +29,7 @@ def run(config: Evaluate) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import followed
+    from relucert.cli._bar import followed
     from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})

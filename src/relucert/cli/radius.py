@@ -30,7 +30,7 @@ def run(config: Radius) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from relucert.cli.bar import followed
+    from relucert.cli._bar import followed
     from relucert.evaluation.radius import Radii, RadiusTask
 
     plain = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})

@@ -13,8 +13,8 @@ from relucert.data.folder import Place, data_folder, locate
 from relucert.data.specs import SPECS, Archive, Name, Spec, spec_of
 
 if TYPE_CHECKING:
-    from relucert.data.images import Dataset
-    from relucert.data.load import dataset, fetch
+    from relucert.data._images import Dataset
+    from relucert.data._load import dataset, fetch
 
 __all__ = [
     "SPECS",
@@ -34,11 +34,11 @@ __all__ = [
 # No submodule may be named `dataset` or `fetch`: importing it would replace the function of that name.
 def __getattr__(name: str) -> Any:
     if name in ("dataset", "fetch"):
-        from relucert.data import load
+        from relucert.data import _load
 
-        return getattr(load, name)
+        return getattr(_load, name)
     if name == "Dataset":
-        from relucert.data.images import Dataset
+        from relucert.data._images import Dataset
 
         return Dataset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from relucert.core.errors import DamagedData, RelucertError
-from relucert.data.progress import progress
+from relucert.data._progress import progress
 from relucert.data.specs import Spec
 from relucert.records.atomic import file_access
 

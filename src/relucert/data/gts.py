@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image
 
 from relucert.core.errors import DamagedData
-from relucert.data.progress import progress
+from relucert.data._progress import progress
+from relucert.data._zipped import member, open_zip
 from relucert.data.specs import Spec
-from relucert.data.zipped import member, open_zip
 
 TRAINING, TEST, TRUTH = "GTSRB_Final_Training_Images.zip", "GTSRB_Final_Test_Images.zip", "GTSRB_Final_Test_GT.zip"
 LARGEST_MEMBER = 16 * 2**20  # bytes; the largest official image has 250 x 250 pixels

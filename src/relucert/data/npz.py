@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from relucert.core.errors import DamagedData
+from relucert.data._zipped import open_zip
 from relucert.data.folder import prepare
 from relucert.data.specs import Spec
-from relucert.data.zipped import open_zip
 from relucert.records.atomic import atomic_write, file_access
 
 SPLITS = ("train", "test")

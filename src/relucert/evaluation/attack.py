@@ -18,9 +18,9 @@ from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
 from relucert.core.results import Adversarial
 from relucert.data import dataset
+from relucert.evaluation._fit import check_fit
+from relucert.evaluation._stream import Facts, Question, stream
 from relucert.evaluation.config import AttackConfig
-from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Facts, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields

@@ -17,10 +17,10 @@ from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.versions import versions
 from relucert.data import dataset
+from relucert.evaluation._fit import check_fit
+from relucert.evaluation._stream import Facts, Question, save
+from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
-from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Facts, Question, save
-from relucert.evaluation.workers import spread
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields

@@ -15,11 +15,11 @@ from relucert.attacks.problem import FIXED, attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
 from relucert.data import dataset
+from relucert.evaluation._fit import check_fit
+from relucert.evaluation._stream import Facts, Question, stream
 from relucert.evaluation.attack import facts_of
 from relucert.evaluation.config import EvaluateConfig, RadiusConfig
-from relucert.evaluation.fit import check_fit
 from relucert.evaluation.radius import radii
-from relucert.evaluation.stream import Facts, Question, stream
 from relucert.geometry.distances import distances
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest

@@ -14,9 +14,9 @@ from torch import Tensor
 from relucert.attacks.problem import MINIMAL
 from relucert.core.methods import parse, spec
 from relucert.data import dataset
+from relucert.evaluation._fit import check_fit
+from relucert.evaluation._stream import Facts, Question, stream
 from relucert.evaluation.config import RadiusConfig
-from relucert.evaluation.fit import check_fit
-from relucert.evaluation.stream import Facts, Question, stream
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from relucert.core.errors import DamagedData, FileAccessError, InvalidInput, RecordConflict
-from relucert.records import sidecar
+from relucert.records import _sidecar as sidecar
 from relucert.records.atomic import AppendFile, file_access
 from relucert.records.record import LINE_START, Record
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from relucert.reports.markdown import table
+from relucert.reports._markdown import table
 
 #: Shares of the sorted ratios, and the heads of their columns.
 QUANTILES = {0.0: "least", 0.5: "median", 0.9: "90 %", 0.99: "99 %", 1.0: "largest"}

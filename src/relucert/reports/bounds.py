@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relucert.reports.markdown import ball, percent, table
+from relucert.reports._markdown import ball, percent, table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relucert.reports.markdown import ball, table
+from relucert.reports._markdown import ball, table
 
 
 @dataclass(frozen=True, kw_only=True)

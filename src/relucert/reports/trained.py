@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relucert.reports.markdown import ball, percent, table
-from relucert.reports.published import TABLE_1
+from relucert.reports._markdown import ball, percent, table
+from relucert.reports._published import TABLE_1
 
 #: The key of the figures that compare methods; all other keys are norms.
 LADDER = "ladder"

@@ -25,16 +25,16 @@ from relucert.networks.architectures import build
 from relucert.networks.checkpoints import load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
-from relucert.training.augmentation import augment
+from relucert.training._augmentation import augment
+from relucert.training._interruption import gentle_interrupts
+from relucert.training._randomness import generator
+from relucert.training._saving import STATE_FILE, load_state, save_state
+from relucert.training._schedules import rate_factor
 from relucert.training.config import TrainConfig
-from relucert.training.interruption import gentle_interrupts
 from relucert.training.losses.loss import StepContext, Terms
 from relucert.training.progress import Watcher
-from relucert.training.randomness import generator
 from relucert.training.recipes import MIRRORED
 from relucert.training.run import MODEL_FILE, Run, RunFolder
-from relucert.training.saving import STATE_FILE, load_state, save_state
-from relucert.training.schedules import rate_factor
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from relucert.training.schedules import Count, Schedule
+from relucert.training._schedules import Count, Schedule
 
 #: The radius at which networks are evaluated, in l_inf and l2.
 EPS = {

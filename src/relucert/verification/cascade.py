@@ -23,8 +23,8 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import Verdict
 from relucert.geometry.theorem import Region
+from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound
 from relucert.verification.bab.bab import BaB
-from relucert.verification.incomplete import Attack, Bound, RegionTheorem, TimedBound
 from relucert.verification.query import Budget, Query
 from relucert.verification.verifier import Decision, Verifier
 

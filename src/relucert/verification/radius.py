@@ -17,9 +17,9 @@ from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.networks.network import Network
+from relucert.verification._upper import attacked
 from relucert.verification.query import Budget, Query
 from relucert.verification.registry import find
-from relucert.verification.upper import attacked
 
 
 @outside_inference

@@ -19,13 +19,13 @@ from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.core.methods import Method, parse
 from relucert.geometry.theorem import Region
+from relucert.verification._incomplete import Bound, RegionTheorem, TimedBound
+from relucert.verification._narrowing import RadiusNarrowing
+from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.cascade import MOMENTS_CHUNK, SDP_CHUNK, Auto
-from relucert.verification.incomplete import Bound, RegionTheorem, TimedBound
 from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.narrowing import RadiusNarrowing
-from relucert.verification.search import RadiusSearch
 from relucert.verification.verifier import RadiusMethod, Verifier
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relucert.bounding import spectral
+from relucert.bounding import _spectral as spectral
+from relucert.bounding._spectral import affine_part, local_norm_bounds, node_bound, norm_bounds
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Maps, deviations, input_radius
-from relucert.bounding.spectral import affine_part, local_norm_bounds, node_bound, norm_bounds
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays

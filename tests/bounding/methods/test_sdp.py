@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from oracles import least_margins
-from relucert.bounding.ball_relaxation import BallRelaxation
+from relucert.bounding._ball_relaxation import BallRelaxation
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.lipschitz import Lipschitz, deviations
 from relucert.bounding.methods.sdp import SDP, ball_relaxations

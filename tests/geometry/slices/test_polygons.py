@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relucert.geometry.slices.polygons import Groups, Polygons, clip, envelope, subdivide
+from relucert.geometry.slices._polygons import Groups, Polygons, clip, envelope, subdivide
 
 SQUARE = Polygons.rectangle(-torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
 SMALL = st.integers(-4, 4)

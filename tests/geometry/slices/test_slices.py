@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, WrongMode
-from relucert.geometry.slices.polygons import Polygons
+from relucert.geometry.slices._polygons import Polygons
 from relucert.geometry.slices.slices import Plane, Slice, slice_grid, slice_segments
 from relucert.networks.network import Network
 from relucert.networks.switching import ReLU

@@ -17,8 +17,8 @@ from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.bab import bab
+from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab.bab import BaB
-from relucert.verification.bab.leaves import leaf_program
 from relucert.verification.query import Budget, Query
 from zoo import inputs, network, randomised
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from relucert.verification.mip.lp_tree import prove_cutoff
-from relucert.verification.mip.problem import Problem
+from relucert.verification.mip._lp_tree import prove_cutoff
+from relucert.verification.mip._problem import Problem
 
 
 def program(seed: int, scale: float = 1.0) -> Problem:

@@ -16,9 +16,9 @@ from relucert.core.errors import InvalidInput
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
+from relucert.verification.mip._problem import Answer
+from relucert.verification.mip._solver import HiGHS
 from relucert.verification.mip.distortion import minimal_distortion
-from relucert.verification.mip.problem import Answer
-from relucert.verification.mip.solver import HiGHS
 from relucert.verification.query import Budget, Query
 from zoo import NETWORKS, inputs, network, randomised
 

@@ -16,11 +16,11 @@ import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.networks.affine_map import sparse_maps
-from relucert.verification.mip.encoding import Encoding
-from relucert.verification.mip.problem import Problem
-from relucert.verification.mip.program import SLACK
-from relucert.verification.mip.solver import HiGHS, allowance
-from relucert.verification.mip.tightening import LinearPrograms, proved_minimum
+from relucert.verification.mip._encoding import Encoding
+from relucert.verification.mip._problem import Problem
+from relucert.verification.mip._program import SLACK
+from relucert.verification.mip._solver import HiGHS, allowance
+from relucert.verification.mip._tightening import LinearPrograms, proved_minimum
 from zoo import NETWORKS, inputs, network
 
 names = pytest.mark.parametrize("name", NETWORKS)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from relucert.verification.mip.problem import Problem
-from relucert.verification.mip.scaling import Scaling, spread, warning
-from relucert.verification.mip.solver import HiGHS
+from relucert.verification.mip._problem import Problem
+from relucert.verification.mip._scaling import Scaling, spread, warning
+from relucert.verification.mip._solver import HiGHS
 
 
 def wild(seed: int, orders: float) -> Problem:

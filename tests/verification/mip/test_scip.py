@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from relucert.verification.mip import scip
-from relucert.verification.mip.problem import Problem, Squares
+from relucert.verification.mip import _scip as scip
+from relucert.verification.mip._problem import Problem, Squares
 
 
 def ball_problem() -> Problem:

@@ -13,9 +13,9 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from relucert.core.errors import InvalidInput
-from relucert.verification.mip.problem import TOLERANCE, Problem, Squares
-from relucert.verification.mip.scip import SCIP
-from relucert.verification.mip.solver import SOLVERS, HiGHS, allowance
+from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
+from relucert.verification.mip._scip import SCIP
+from relucert.verification.mip._solver import SOLVERS, HiGHS, allowance
 
 ALL = pytest.mark.parametrize("name", sorted(SOLVERS))
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened

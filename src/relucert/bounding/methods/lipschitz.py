@@ -23,12 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relucert.bounding.base import Bounding
-from relucert.bounding.interval import Interval, IntervalPropagation
-from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.methods.ibp import IBP
-from relucert.bounding.preactivations import BUDGET, UnitBounds
-from relucert.bounding.spectral import (
+from relucert.bounding._spectral import (
     AffinePart,
     affine_part,
     conv_bound,
@@ -36,6 +31,11 @@ from relucert.bounding.spectral import (
     node_bound,
     row_norm_bounds,
 )
+from relucert.bounding.base import Bounding
+from relucert.bounding.interval import Interval, IntervalPropagation
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.preactivations import BUDGET, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm

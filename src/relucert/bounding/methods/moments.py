@@ -1,7 +1,7 @@
 """`moments`: a semidefinite relaxation of the first layer of ReLUs, for networks that no linear bound can prove.
 
 Backward propagation stops behind the ReLUs without a switching node before them: over the ball the margin is at least
-g' x + a' phi(z) + c with z affine in x, which `bounding/moment_relaxation.py` bounds with x = m + r xi.
+g' x + a' phi(z) + c with z affine in x, which `bounding/_moment_relaxation.py` bounds with x = m + r xi.
 
 A linear relaxation charges a unit for the corner of the box where its own weights all agree, ||r w||_1, though no two units can
 be there at once; a quadratic one knows what units can do together, which is more like ||r w||_2.
@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from relucert.bounding._moment_relaxation import MomentSearch, QuadraticProblem
+from relucert.bounding._spectral import SIDE, affine_part
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN, AfterCROWN
-from relucert.bounding.moment_relaxation import MomentSearch, QuadraticProblem
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Kept
 from relucert.bounding.rounding import evaluation_error, largest_inputs
-from relucert.bounding.spectral import SIDE, affine_part
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property

@@ -1,6 +1,6 @@
 """`sdp`: backward propagation with an l2 ball at every ReLU layer beside its box, after SDP-CROWN (Chiu et al., ICML 2025).
 
-The relaxation of a layer over box and ball is in `bounding/ball_relaxation.py`; the radii of the balls come from `lipschitz`.
+The relaxation of a layer over box and ball is in `bounding/_ball_relaxation.py`; the radii of the balls come from `lipschitz`.
 Slopes are optimised by dual ascent, and every slope gives a bound. Max pools keep their linear relaxations. For an input ball
 of another norm the radii are those of an l2 ball around it, and the last bound is minimised over the ball itself: the bound
 holds for every p, and gains most for p = 2.
@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.ball_relaxation import BallRelaxation
-from relucert.bounding.dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding._ball_relaxation import BallRelaxation
+from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.geometry.region import Faces, LinearRegion, UnitFaces
-from relucert.geometry.row_norms.chain_norms import chain_norms
+from relucert.geometry.row_norms._chain_norms import chain_norms
 
 BUDGET = 2**30  # bytes of temporaries
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.geometry.slices.plane import Plane, SliceGrid, prepared, slice_grid
-from relucert.geometry.slices.polygons import Groups, Polygons, envelope, evaluate, spread, subdivide, tolerances
+from relucert.geometry.slices._plane import Plane, SliceGrid, prepared, slice_grid
+from relucert.geometry.slices._polygons import Groups, Polygons, envelope, evaluate, spread, subdivide, tolerances
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
 from relucert.networks.network import Network

@@ -23,9 +23,9 @@ from relucert.bounding.methods.kw import KW
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network
+from relucert.training._schedules import Tightening
 from relucert.training.losses.adversarial import Adversarial
 from relucert.training.losses.loss import StepContext, Terms
-from relucert.training.schedules import Tightening
 
 
 @dataclass(frozen=True, kw_only=True)

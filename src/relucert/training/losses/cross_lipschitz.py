@@ -8,8 +8,8 @@ from torch import Tensor
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.cross_lipschitz import cross_lipschitz_of
+from relucert.training._schedules import ramp
 from relucert.training.losses.loss import StepContext, Terms, depends_on_mode
-from relucert.training.schedules import ramp
 
 
 class CrossLipschitz:

@@ -11,12 +11,12 @@ from torch import Tensor
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.mmr import MMRParameters, mmr_terms
+from relucert.training._schedules import Schedule, ramp
 from relucert.training.losses.loss import (
     StepContext,
     Terms,
     depends_on_mode,
 )
-from relucert.training.schedules import Schedule, ramp
 
 Mix = Callable[[Network, Tensor, Tensor, StepContext], Tensor]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from relucert.networks.network import Network
 from relucert.regularizers.spectral import lipschitz_estimate
+from relucert.training._schedules import Tightening
 from relucert.training.losses.loss import StepContext, Terms
-from relucert.training.schedules import Tightening
 
 
 class Spectral:

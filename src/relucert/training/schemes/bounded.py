@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from relucert.core.errors import InvalidInput
+from relucert.training._schedules import Tightening
 from relucert.training.recipes import Setting
-from relucert.training.schedules import Tightening
 from relucert.training.schemes.scheme import AttackScheme, given
 
 if TYPE_CHECKING:

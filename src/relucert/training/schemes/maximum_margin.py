@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from relucert.core.errors import InvalidInput
+from relucert.training._schedules import Count, Schedule
 from relucert.training.recipes import Setting, default_margin, default_schedule
-from relucert.training.schedules import Count, Schedule
 from relucert.training.schemes.scheme import AttackScheme, Scheme, given
 
 if TYPE_CHECKING:

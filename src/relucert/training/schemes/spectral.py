@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from relucert.core.errors import InvalidInput
+from relucert.training._schedules import Tightening
 from relucert.training.recipes import Setting
-from relucert.training.schedules import Tightening
 from relucert.training.schemes.scheme import BallScheme, given
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.networks.freezing import frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab.counterexamples import CounterexampleSearch
+from relucert.verification.bab._counterexamples import CounterexampleSearch
+from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._subproblems import SubProblems
 from relucert.verification.bab.frontier import Frontier, Leaves, SavedSubproblems
-from relucert.verification.bab.leaves import leaf_program
-from relucert.verification.bab.subproblems import SubProblems
 from relucert.verification.query import Budget, Query
 from relucert.verification.verifier import Decision, Outcome
 

@@ -33,15 +33,15 @@ from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.geometry.witness import PUSHES, Witnesses
 from relucert.networks.prediction import slack as decision_slack
+from relucert.verification._narrowing import Narrowing
+from relucert.verification._upper import attacked
 from relucert.verification.bab.bab import BaB
-from relucert.verification.mip.encoding import Encoding
+from relucert.verification.mip._encoding import Encoding
+from relucert.verification.mip._program import SLACK, Program
+from relucert.verification.mip._solver import Problem, Solver, allowance
+from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.mip.program import SLACK, Program
-from relucert.verification.mip.solver import Problem, Solver, allowance
-from relucert.verification.mip.tightening import LinearPrograms
-from relucert.verification.narrowing import Narrowing
 from relucert.verification.query import Budget, Query
-from relucert.verification.upper import attacked
 
 BATCH = 100
 WIDTH = 0.01  # relative width of intervals where what the solver claims cannot be proved

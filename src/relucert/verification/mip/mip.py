@@ -29,11 +29,11 @@ from relucert.core.methods import Method, spec
 from relucert.core.results import Verdict
 from relucert.networks.prediction import falsified, slack
 from relucert.verification.bab.bab import BaB
-from relucert.verification.mip.encoding import Encoding
-from relucert.verification.mip.lp_tree import prove_cutoff
-from relucert.verification.mip.program import Program
-from relucert.verification.mip.solver import SOLVERS, Solver, allowance
-from relucert.verification.mip.tightening import LinearPrograms
+from relucert.verification.mip._encoding import Encoding
+from relucert.verification.mip._lp_tree import prove_cutoff
+from relucert.verification.mip._program import Program
+from relucert.verification.mip._solver import SOLVERS, Solver, allowance
+from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.query import Budget, Query
 from relucert.verification.verifier import Decision, Outcome
 

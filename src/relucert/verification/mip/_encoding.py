@@ -10,7 +10,7 @@ from relucert.bounding.rounding import largest_inputs
 from relucert.core.ball import Ball
 from relucert.networks.affine_map import sparse_maps
 from relucert.networks.network import Network
-from relucert.verification.mip.program import SLACK, Program, Ranges
+from relucert.verification.mip._program import SLACK, Program, Ranges
 
 
 class Encoding:

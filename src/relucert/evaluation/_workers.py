@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relucert.core.errors import RelucertError, RunError
-from relucert.evaluation.stream import Facts
+from relucert.evaluation._stream import Facts
 
 PATIENCE = 0.5  # seconds between looks at whether the workers are alive
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relucert.polytopes.highs import Highs, Options
-from relucert.verification.mip.problem import TOLERANCE, Problem
-from relucert.verification.mip.scaling import Scaling
-from relucert.verification.mip.tightening import proved_minimum
+from relucert.verification.mip._problem import TOLERANCE, Problem
+from relucert.verification.mip._scaling import Scaling
+from relucert.verification.mip._tightening import proved_minimum
 
 Array = NDArray[np.float64]
 

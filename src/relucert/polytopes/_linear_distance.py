@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
+from relucert.polytopes._least_distance import MANY_COORDINATES, Nearest
 from relucert.polytopes.certificates import Array, certified_distance
 from relucert.polytopes.highs import TINY, Highs, LinearProgram, Optimum, SparseRows
-from relucert.polytopes.least_distance import MANY_COORDINATES, Nearest
 
 ROUNDS = 60
 REACHED = 1e-11  # a violation that rounding explains, of rows of norm about 1 and distances of about 1

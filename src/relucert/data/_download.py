@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from relucert.core.errors import DamagedData, MissingData, RelucertError
+from relucert.data._progress import progress
 from relucert.data.folder import prepare
-from relucert.data.progress import progress
 from relucert.data.specs import Archive
 from relucert.records.atomic import atomic_write, file_access
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from relucert.core.errors import InvalidInput
 from relucert.polytopes.highs import Highs, Options
-from relucert.verification.mip.problem import TOLERANCE, Answer, Problem
-from relucert.verification.mip.scaling import solve_scaled
-from relucert.verification.mip.scip import SCIP
+from relucert.verification.mip._problem import TOLERANCE, Answer, Problem
+from relucert.verification.mip._scaling import solve_scaled
+from relucert.verification.mip._scip import SCIP
 
 
 class Solver(Protocol):

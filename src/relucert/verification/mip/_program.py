@@ -26,7 +26,7 @@ from scipy.sparse import coo_array, csr_array
 from relucert.networks.affine_map import SparseMap
 from relucert.networks.graph import Graph
 from relucert.networks.switching import MaxPool2d, ReLU
-from relucert.verification.mip.problem import TOLERANCE, Problem, Squares
+from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]

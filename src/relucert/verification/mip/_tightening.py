@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from relucert.core.rounding import gamma_above
 from relucert.polytopes.highs import Highs, Options
-from relucert.verification.mip.problem import TOLERANCE, Problem
-from relucert.verification.mip.program import Program, Units
-from relucert.verification.mip.scaling import Scaling
+from relucert.verification.mip._problem import TOLERANCE, Problem
+from relucert.verification.mip._program import Program, Units
+from relucert.verification.mip._scaling import Scaling
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from relucert.bounding.split_bounds import Signs
 from relucert.networks.prediction import falsified
-from relucert.verification.bab.leaves import leaf_program
-from relucert.verification.bab.subproblems import SubProblems
+from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._subproblems import SubProblems
 from relucert.verification.verifier import Outcome
 
 _CORNERS = 4  # linear programs, one after the other

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from relucert.core.errors import InvalidInput
-from relucert.verification.mip.problem import TOLERANCE, Answer, Problem
-from relucert.verification.mip.scaling import solve_scaled
+from relucert.verification.mip._problem import TOLERANCE, Answer, Problem
+from relucert.verification.mip._scaling import solve_scaled
 
 NOTICE = (b"Cannot set feasibility tolerance", b"Cannot set optimality tolerance")
 

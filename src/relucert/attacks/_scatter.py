@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from relucert.attacks.segment import approach
+from relucert.attacks._segment import approach
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.geometry.witness import Witnesses

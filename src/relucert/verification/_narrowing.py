@@ -23,11 +23,11 @@ from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval, Verdict, concatenate, meets
 from relucert.core.rounding import cast_up, length_up
+from relucert.verification._search import RadiusSearch
+from relucert.verification._upper import ROUNDING, attacked, refuse_contradictions
 from relucert.verification.bab.bab import BaB
 from relucert.verification.bab.frontier import SavedSubproblems
 from relucert.verification.query import Budget, Query
-from relucert.verification.search import RadiusSearch
-from relucert.verification.upper import ROUNDING, attacked, refuse_contradictions
 from relucert.verification.verifier import Verifier
 
 BATCH = 100

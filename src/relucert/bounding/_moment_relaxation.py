@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.minimiser import minimised
-from relucert.bounding.spectral import top_bounds
+from relucert.bounding._minimiser import minimised
+from relucert.bounding._spectral import top_bounds
 from relucert.core.rounding import gamma
 
 _SMOOTH = (

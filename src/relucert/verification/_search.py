@@ -22,9 +22,9 @@ from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
-from relucert.verification.incomplete import proved_margins
+from relucert.verification._incomplete import proved_margins
+from relucert.verification._upper import refuse_contradictions
 from relucert.verification.query import Budget, Query
-from relucert.verification.upper import refuse_contradictions
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
 ROUNDS = 40

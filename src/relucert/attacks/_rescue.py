@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from relucert.attacks._segment import approach
 from relucert.attacks.apgd import APGD
-from relucert.attacks.segment import approach
 from relucert.core.ball import Ball
 from relucert.geometry.witness import Witnesses
 

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.norms import dual, norm
-from relucert.geometry.exploration.crossing import patterns_behind
-from relucert.geometry.exploration.measure import SAFETY, UNDERFLOW, Measured, measure, names, own_class, reach
+from relucert.geometry.exploration._crossing import patterns_behind
+from relucert.geometry.exploration._measure import SAFETY, UNDERFLOW, Measured, measure, names, own_class, reach
 from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance, hyperplane_projection
 from relucert.geometry.region import LinearRegion, WindowFaces
 from relucert.geometry.witness import Witnesses

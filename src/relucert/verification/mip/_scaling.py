@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from relucert.verification.mip.problem import TOLERANCE, Answer, Problem
+from relucert.verification.mip._problem import TOLERANCE, Answer, Problem
 
 Array = NDArray[np.float64]
 ROUNDS = 4  # of rows and columns in turn

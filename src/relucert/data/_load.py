@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from relucert.core.errors import DamagedData, MissingData
-from relucert.data import cifar10, digits, gts, idx, npz
-from relucert.data.download import download, verify
+from relucert.data import _idx as idx
+from relucert.data import cifar10, digits, gts, npz
+from relucert.data._download import download, verify
+from relucert.data._images import Dataset
 from relucert.data.folder import archive_path, data_folder, instructions, locate, npz_path
-from relucert.data.images import Dataset
 from relucert.data.specs import Spec, spec_of
 
 READERS: Mapping[str, Callable[[Spec, Mapping[str, Path]], dict[str, np.ndarray]]] = {

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relucert.core.norms import dual
+from relucert.polytopes._least_distance import Nearest, least_distance
 from relucert.polytopes.certificates import Array, certified_distance
-from relucert.polytopes.least_distance import Nearest, least_distance
 
 NEWTON_STEPS = 60  # for each exponent
 COARSE = 1e-2  # the gap at which the next exponent may begin
