@@ -17,7 +17,7 @@ from relucert.attacks.problem import attack
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
-from relucert.geometry.exploration.neighbours import HyperplaneSearch
+from relucert.geometry.exploration.search import RegionSearch
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius
@@ -135,7 +135,7 @@ def test_no_change_anywhere_is_infinite() -> None:
     assert found.witness is None or bool(found.witness.isnan().all())
 
 
-def test_a_tie_has_distance_zero() -> None:
+def test_a_tie_has_the_lower_bound_zero() -> None:
     module = nn.Sequential(nn.Linear(2, 2)).double()
     with torch.no_grad():
         module[0].weight.copy_(torch.eye(2))  # type: ignore[operator]
@@ -197,12 +197,12 @@ def test_bad_input() -> None:
 def test_a_proof_beyond_a_witness_is_refused(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     net = network("fc", dtype)
     x = inputs(net, 4)
-    run = HyperplaneSearch.run
+    run = RegionSearch.run
 
-    def wrong(self: HyperplaneSearch) -> None:
+    def wrong(self: RegionSearch) -> None:
         run(self)
         self.lower += 1.0
 
-    monkeypatch.setattr(HyperplaneSearch, "run", wrong)
+    monkeypatch.setattr(RegionSearch, "run", wrong)
     with pytest.raises(Contradiction, match="exceeds the distance"):
         radius(net, x, method=Region(regions=5))
