@@ -19,11 +19,12 @@ coverage: $(STAMP)  ## the test suite, and the share of lines that it runs
 slow: $(STAMP)  ## the long studies, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m slow
 
-lint: $(STAMP)  ## style, types and the layers of the package
+lint: $(STAMP)  ## style, types, the layers of the package and its counts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -60,8 +60,8 @@ def dense_loss(module: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
     classes = (lead / (own - rows).abs().sum(1).masked_fill(~other, 1.0)).masked_fill(~other, math.inf)
     every = torch.cat(distances, 1)
     k_b = round(0.1 * every.shape[1])
-    faces = (1 - every.topk(k_b, largest=False).values / GAMMA).clamp(min=0).sum(1) / k_b
-    mmr = faces + (1 - classes / GAMMA).clamp(min=0).sum(1) / value.shape[1]
+    hyperplanes = (1 - every.topk(k_b, largest=False).values / GAMMA).clamp(min=0).sum(1) / k_b
+    mmr = hyperplanes + (1 - classes / GAMMA).clamp(min=0).sum(1) / value.shape[1]
     return F.cross_entropy(value, y, reduction="sum") + LAM * mmr.sum()
 
 

@@ -28,10 +28,12 @@ LOOP = re.compile(
 KIND = re.compile(
     r"isinstance\([^)]*\b(ReLU|LeakyReLU|MaxPool2d|Affine|Switching|Conv2d|Linear|BatchNorm)\b|\.kind\s*(==|in|not in)"
 )
-#: Words that the glossary replaces; the pattern is written so that this file does not contain them.
+#: Words that the glossary replaces, but for the public parameter `alike` of attacks, which stands in stored records. The
+#: pattern is written so that this file does not contain the words.
 WORDS = re.compile(
-    r"\b(a[s]ked|R[o]oms|r[o]oms|c[l]imb\w*|h[u]nt(?:s|ed|ing)?|H[u]nt|a[l]ike|W[i]nners|M[o]ment|t[o]ld|f[e]lled|_w[o]rth"
-    r"|m[a]y switch|units that s[w]itch|who s[h]ares the batch|what rounding a[s]ks for|w[a]lk(?:s|ed|ing)?)\b"
+    r"\b(a[s]ked|R[o]oms|r[o]oms|c[l]imb\w*"
+    r"|h[u]nt(?:s|ed|ing)?|H[u]nt|(?<![.`])a[l]ike(?![=:`])|W[i]nners|M[o]ment|t[o]ld|f[e]lled|_w[o]rth"
+    r"|m[a]y switch|units that s[w]itch|who s[h]ares the batch|what rounding a[s]ks for|(?<!ast\.)w[a]lk(?:s|ed|ing)?)\b"
 )
 #: The start of the program, folders whose files are members of one role (a scheme, a layer, a file format, an experiment), and
 #: the loaders of data sets: these are public although only their own folder imports them.

@@ -73,7 +73,7 @@ def shared() -> Path:
 
 
 class RealData:
-    """The real data sets, unpacked when first asked for into a folder that outlives the test run."""
+    """The real data sets, unpacked on first use into a folder that outlives the test run."""
 
     def __init__(self, shared: Path, folder: Path) -> None:
         self._unpack = shared / "data" / "unpack"

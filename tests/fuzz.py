@@ -231,7 +231,7 @@ class Case:
 
 
 class Truth:
-    """The exact answers about one point, computed when they are asked for."""
+    """The exact answers about one point, computed on first use."""
 
     def __init__(self, net: Network, x: Tensor, y: int, p: float, box: Any):
         self.net, self.x, self.y, self.p, self.box = net, x, y, p, box

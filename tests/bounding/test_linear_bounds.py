@@ -239,7 +239,7 @@ def test_patches_are_rows_of_the_affine_map() -> None:
         region = LinearRegion.at(net, x)
         steps = chain(net.graph)
         assert steps is not None
-        first = region.faces[0].count
+        first = region.hyperplanes[0].count
         gate = region.patterns[0].double()
         for patch in patches(steps[0], steps[1], net.input_shape, gate, gate):
             maps = steps[1].shape[0]
@@ -307,7 +307,7 @@ def test_functionals_of_any_node_can_be_pulled() -> None:
     rows = torch.randn(4, 3, *net.graph[node].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         found = pull_back(net.graph, node, rows, bounds.relaxed(net, "parallel"))
-        low, high = found.ends(x, ball)
+        low, high = found.range(x, ball)
         points = sampled(ball, x, 50)
         value = net.graph.values(points.flatten(0, 1), [node])[node].reshape(4, 50, 1, -1)
         seen = (value * rows.flatten(2)[:, None]).sum(-1)

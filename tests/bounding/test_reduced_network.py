@@ -1,4 +1,4 @@
-"""Small networks of one example: the same function over its ball, and the same walks, as the whole network."""
+"""Reduced networks of one example: the same function over its ball, and the same bounds, as the whole network."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_numbers_go_there_and_back() -> None:
     small = ReducedNetwork.of(net, CROWN().units(net, x, Ball(math.inf, 0.05)).inputs, prop.rows[0])
     assert small is not None
     values = {node.index: torch.randn(2, *node.shape).double() for node in net.switches}
-    back = small.spread({index: part + 1 for index, part in small.small(values).items()}, values)
+    back = small.spread({index: part + 1 for index, part in small.restrict(values).items()}, values)
     for index, units in small.units.items():
         moved = torch.zeros(values[index][0].numel(), dtype=torch.float64)
         moved[units] = 1.0

@@ -38,7 +38,7 @@ def true_norm(matrix: Tensor) -> float:
 def random_matrix(seed: int, rows: int, columns: int, kind: str) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     a = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    if kind == "flat":  # all singular values alike
+    if kind == "flat":  # all singular values equal
         return torch.linalg.qr(a if rows >= columns else a.T)[0]
     if kind == "low rank":
         return a[:, :1] @ a[:1, :]

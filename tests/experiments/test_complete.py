@@ -1,4 +1,4 @@
-"""Complete verification of published networks: the list is asked as it says, and the page says what was found."""
+"""Complete verification of published networks: every listed case runs as configured, and the page shows its results."""
 
 from __future__ import annotations
 

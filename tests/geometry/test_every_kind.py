@@ -134,11 +134,11 @@ def test_distances_are_those_of_programs(kind: str, p: float, box: Any) -> None:
         walls = np.concatenate([np.eye(len(centre)), -np.eye(len(centre))])[np.isfinite(ends)]
         ends = ends[np.isfinite(ends)]
         assert sides == 0
-        faces = [
+        hyperplanes = [
             polytope_distance(np.vstack([rows, -rows[j], walls]), np.concatenate([limits, -limits[j : j + 1], ends]), p)
             for j in range(len(rows))
         ]
-        assert float(found.region[i]) == pytest.approx(min(faces), rel=1e-6)
+        assert float(found.region[i]) == pytest.approx(min(hyperplanes), rel=1e-6)
         classes = [
             polytope_distance(np.vstack([v[s] - v[y[i]], walls]), np.append(a[y[i]] - a[s], ends), p)
             for s in range(len(a))

@@ -120,7 +120,11 @@ def test_functionals_give_the_margins(name: str) -> None:
     finite = margins.gather(1, places).isfinite()
     torch.testing.assert_close(change[finite], along[finite], rtol=1e-10, atol=1e-10)
     # Only comparisons of a maximum with itself or with padding are void: at least one in every window of a max pool.
-    windows = sum(faces.count // faces.windows.shape[1] for faces in region.faces if faces.node.kind != "relu")
+    windows = sum(
+        hyperplanes.count // hyperplanes.windows.shape[1]
+        for hyperplanes in region.hyperplanes
+        if hyperplanes.node.kind != "relu"
+    )
     assert bool(((~finite).sum(1) >= windows).all())
     assert bool(finite.all()) == (windows == 0)
 

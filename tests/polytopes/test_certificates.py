@@ -18,7 +18,7 @@ POWERS = [1.0, 1.01, 1.5, 2.0, 3.0, 40.0, math.inf]
 
 
 def shortest(weights, slacks, gain, p):
-    """The least ||a||_p with <weights, a> = gain and 0 <= a <= rooms, by bisection on the scale of the step; inf if none."""
+    """The least ||a||_p with <weights, a> = gain and 0 <= a <= slacks, by bisection on the scale of the step; inf if none."""
     if weights @ slacks < gain:
         return math.inf
     if p == 1.0:

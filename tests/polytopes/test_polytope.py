@@ -338,7 +338,7 @@ def test_lines_that_only_rounding_separates_are_not_called_empty():
 
 
 def network_region(rng: np.random.Generator, d: int, biases: float):
-    """The region of a network with two layers of ReLUs at a random point; some units are dead, alike, or opposite."""
+    """The region of a network with two layers of ReLUs at a random point; some units are dead, equal, or opposite."""
     first, second = rng.normal(size=(12, d)), 0.4 * rng.normal(size=(12, 12))
     b, c = biases * rng.normal(size=(2, 12))
     first[0], b[0] = 0.0, -abs(b[0])
@@ -391,7 +391,7 @@ def test_a_point_of_the_polytope_has_distance_zero(p):
     np.testing.assert_array_equal(inside.point, [0.5, 0.5])
 
 
-def test_prepared_polytope_answers_alike():
+def test_prepared_polytope_gives_the_same_answers():
     """One `Polytope` for many faces gives what separate calls give."""
     rng = np.random.default_rng(2)
     x, G, h, _, box = random_polytope(rng, boxed=True)

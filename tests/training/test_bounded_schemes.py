@@ -71,7 +71,7 @@ def test_the_ball_grows_and_clean_cross_entropy_loses_weight(method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["fc deep", "cnn", "residual"])
 def test_cross_entropy_may_be_that_of_points_of_the_grown_ball(method, name):
-    """It lies between that of the examples, which PGD climbs from, and the worst that the bound allows."""
+    """The loss lies between the loss at the examples, where PGD starts, and the worst case of the bound."""
     net = network(name)
     x, y = inputs(net, 6), torch.arange(6) % 3
     scheme = Bounded(method=method, ball=Ball(math.inf, 0.05), tightening=WHOLE, attack_steps=10)

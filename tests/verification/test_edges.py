@@ -1,4 +1,4 @@
-"""Inputs at the edge of what can be asked: absurd scales, sets without an end, positions that see nothing, no examples."""
+"""Extreme inputs: absurd scales, unbounded sets, positions that see nothing, no examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Radii by branch and bound: the exact distance lies in every interval, and intervals are as narrow as was asked."""
+"""Radii by branch and bound: the exact distance lies in every interval, and intervals are as narrow as requested."""
 
 from __future__ import annotations
 

@@ -28,16 +28,18 @@ class Scales:
     """Divisors of the rows, and the norm of the scaled A: computed in one region and reused in its neighbours."""
 
     def __init__(self, region: LinearRegion):
-        faces = row_norms(region, 2.0) if region.count else torch.zeros(len(region), 0, dtype=region.net.dtype)
+        hyperplanes = row_norms(region, 2.0) if region.count else torch.zeros(len(region), 0, dtype=region.net.dtype)
         # A zero row may be nonzero in a neighbouring region: give it the mean norm.
-        usual = faces.mean(1, keepdim=True) if region.count else faces
-        self.faces = torch.where(faces > 0, faces, torch.where(usual > 0, usual, torch.ones_like(usual)))
+        usual = hyperplanes.mean(1, keepdim=True) if region.count else hyperplanes
+        self.hyperplanes = torch.where(
+            hyperplanes > 0, hyperplanes, torch.where(usual > 0, usual, torch.ones_like(usual))
+        )
         self.steep: Tensor | None = None
 
     def restrict(self, index: Int[Tensor, " rows"]) -> Scales:
         """The scales of some of the examples."""
         part = object.__new__(Scales)
-        part.faces, part.steep = self.faces[index], None if self.steep is None else self.steep[index]
+        part.hyperplanes, part.steep = self.hyperplanes[index], None if self.steep is None else self.steep[index]
         return part
 
 
@@ -57,14 +59,16 @@ class LocalProgram:
     def margins(self, z: Float[Tensor, " batch *input"], offsets: bool = True) -> Float[Tensor, " batch rows"]:
         """A z + b, or A z without offsets: the scaled margins of all hyperplanes of the region, then of the decision."""
         region, last = self.region, len(self.region.net.graph) - 1
-        places = [faces.source for faces in region.faces]
+        places = [hyperplanes.source for hyperplanes in region.hyperplanes]
         push = region.map.values if offsets else region.map.push
         values = push(z, [*places, last])
-        faces = region.margins_of([values[place] for place in places], z)
+        hyperplanes = region.margins_of([values[place] for place in places], z)
         # Comparisons of an entry with itself or with padding are no constraints.
-        faces = torch.where(faces.isinf(), torch.zeros_like(faces), faces) / self.scales.faces
+        hyperplanes = (
+            torch.where(hyperplanes.isinf(), torch.zeros_like(hyperplanes), hyperplanes) / self.scales.hyperplanes
+        )
         decision = (values[last] * self.wanted).sum(1) / self.decision
-        return torch.cat([faces, decision[:, None]], 1)
+        return torch.cat([hyperplanes, decision[:, None]], 1)
 
     def solve(
         self,

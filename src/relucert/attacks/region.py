@@ -132,8 +132,8 @@ class _Search:
 
     def _carry_over(self, region: LinearRegion) -> None:
         """Set the multipliers of hyperplanes that are crossed on the way to a new region to zero."""
-        pairs = zip(region.faces, self.region.patterns, region.patterns, strict=True)
-        left = [faces.left(old, new) for faces, old, new in pairs]
+        pairs = zip(region.hyperplanes, self.region.patterns, region.patterns, strict=True)
+        left = [hyperplanes.left(old, new) for hyperplanes, old, new in pairs]
         if left:
             crossed = torch.cat([*left, torch.zeros_like(left[0][:, :1])], 1)
             self.multipliers = self.multipliers.masked_fill(crossed, 0.0)

@@ -159,7 +159,7 @@ class BackwardBounds:
         for chosen in self.chosen(free.unstable.flatten(1)):
             batch, units, _ = chosen
             chosen_rows = every[units].reshape(*units.shape, *self.x.shape[1:])
-            ends = Functional(chosen_rows, offset[units], offset[units]).ends(self.x[batch], self.ball.restrict(batch))
+            ends = Functional(chosen_rows, offset[units], offset[units]).range(self.x[batch], self.ball.restrict(batch))
             low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
@@ -226,7 +226,7 @@ class BackwardBounds:
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             if both:
-                below, above = pull_back(self.graph, node, picked, some).ends(x, ball)
+                below, above = pull_back(self.graph, node, picked, some).range(x, ball)
             else:
                 ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some).minimum(x, ball)
                 below, above = ends.split(units.shape[1], 1)

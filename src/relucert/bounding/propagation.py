@@ -1,6 +1,6 @@
 """Backward propagation: a linear functional of a node's value, bounded below by a linear functional of the input.
 
-It serves Kolter-Wong, CROWN and alpha-CROWN alike, which differ only in the linear relaxations on the way.
+Kolter-Wong, CROWN and alpha-CROWN differ only in the linear relaxations of the ReLUs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Functional:
         """The lower bound over the ball."""
         return ball.minimum(x, self.rows).value + self._at(x) + self.low
 
-    def ends(self, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
+    def range(self, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
         """The lower and the upper bound over the ball."""
         assert self.high is not None
         least, greatest = ball.range(x, self.rows)

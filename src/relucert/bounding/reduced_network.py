@@ -108,7 +108,7 @@ class ReducedNetwork:
                 rows[other] = rows[other] + back @ weights if other in rows else back @ weights
         return Functional(direct.unflatten(2, shape), low, None)
 
-    def small(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
+    def restrict(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
         """The numbers (n, units) of the unstable units, from numbers (n, *shape) for all units of each node."""
         return {index: values[index].flatten(1)[:, self.units[index]] for index in self.layers}
 

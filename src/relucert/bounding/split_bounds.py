@@ -28,7 +28,7 @@ from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
 
-Signs = dict[int, Tensor]  # by node: 1 active, -1 inactive, 0 not split; int8 (problems, *shape)
+Splits = dict[int, Tensor]  # by node: 1 active, -1 inactive, 0 not split; int8 (problems, *shape)
 Numbers = dict[int, Tensor]
 
 
@@ -60,7 +60,7 @@ class Problems:
     ball: Ball
     prop: Property
     inputs: dict[int, Interval]
-    signs: Signs
+    splits: Splits
     reduced: tuple[ReducedNetwork, Int[Tensor, " problems"]] | None = None
 
     def __len__(self) -> int:
@@ -69,9 +69,9 @@ class Problems:
     def clipped(self, index: int) -> Interval:
         """The interval of a node's input, cut off at zero by its splits."""
         within = self.inputs[index]
-        if index not in self.signs:
+        if index not in self.splits:
             return within
-        sign = self.signs[index]
+        sign = self.splits[index]
         low = torch.where(sign > 0, within.lower.clamp(min=0), within.lower)
         high = torch.where(sign < 0, within.upper.clamp(max=0), within.upper)
         # Crossed ends mean an empty set, or rounding.
@@ -182,7 +182,7 @@ class _SplitBound:
             for node in switches
             if node not in self.relus
         }
-        self.signs = {node.index: problems.signs[node.index].to(problems.x.dtype) for node in self.relus}
+        self.splits = {node.index: problems.splits[node.index].to(problems.x.dtype) for node in self.relus}
         # The start may be rounded: a lower slope of a leaky ReLU is at least the leak, and no beta is negative.
         self.slopes = {node.index: start.slopes[node.index].clamp(node.op.slope, 1.0) for node in self.relus}
         self.betas = {node.index: start.betas[node.index].clamp(min=0.0) for node in self.relus}
@@ -194,7 +194,7 @@ class _SplitBound:
         problems, relaxations = self.problems, dict(self.fixed)
         cost = problems.x.new_zeros(len(problems))
         for node in self.relus:
-            index, sign, beta = node.index, self.signs[node.index], self.betas[node.index]
+            index, sign, beta = node.index, self.splits[node.index], self.betas[node.index]
             relaxation = relax(node.op, self.within[index], self.slopes[index].unsqueeze(1))
             assert isinstance(relaxation, ReLURelaxation)
             relaxations[index] = SplitRelaxation(relaxation, sign * beta, self.seen[index])  # type: ignore[assignment]
@@ -222,7 +222,7 @@ def _branching_scores(bound: _SplitBound, k: int) -> Int[Tensor, " problems k"]:
         below = torch.minimum((1 - slope) * high, (slope - leak) * -low)
         # A slope strictly between its ends balances both sides, and a split frees the smaller gap at least.
         score = torch.where(rows < 0, -rows * above, rows * torch.maximum(below, 0.1 * above))
-        open_ = within.unstable & (bound.problems.signs[node.index] == 0)
+        open_ = within.unstable & (bound.problems.splits[node.index] == 0)
         scores.append(torch.where(open_, score, -1.0).flatten(1))
     every = torch.cat(scores, 1)
     top = every.topk(min(k, every.shape[1]), 1)

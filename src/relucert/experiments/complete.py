@@ -135,7 +135,7 @@ def stages(records: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 
 def unproved(records: Sequence[Record], config: CertifyConfig) -> list[dict[str, float]]:
-    """The points that are open: number, units that may switch by CROWN, the bound at the stop, and the seconds."""
+    """The undecided points: index, number of unstable units by CROWN, proved margin when the search stopped, and seconds."""
     net, data = load(config.model), dataset(config.data)
     found = []
     for record in records:
@@ -173,7 +173,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Decide what is asked for, or everything, and write the page."""
+    """Decide the named cases, or all of them, and write the page."""
     if not arguments or not Path(arguments[0]).is_dir() or not set(arguments[1:]) <= set(CASES):
         raise InvalidInput(
             f"usage: FOLDER [NAME ...], where NAME is one of {', '.join(CASES)}, got {' '.join(arguments)!r}"

@@ -77,12 +77,12 @@ def _distances(
     region, values, logits = LinearRegion.evaluated(net, x)
     labels = net.predict(x) if y is None else y
     margins = region.margins_of(values, x)
-    faces, classes = free_distances(region, margins, logits, labels, p, budget)
+    hyperplanes, classes = free_distances(region, margins, logits, labels, p, budget)
     if box is None:
-        nearest = faces.amin(1) if faces.shape[1] else x.new_full((len(x),), math.inf)
+        nearest = hyperplanes.amin(1) if hyperplanes.shape[1] else x.new_full((len(x),), math.inf)
         return Distances(nearest, classes.amin(1))
     with torch.no_grad():
-        nearest, _ = nearest_in_box(x, faces, margins, hyperplane_rows(region), p, box, budget)
+        nearest, _ = nearest_in_box(x, hyperplanes, margins, hyperplane_rows(region), p, box, budget)
         decision = class_distances_in_box(region, x, logits, labels, p, box, budget).distance
         lead = logits.gather(1, labels[:, None]) - logits
         signed = torch.where(lead < 0, -decision, decision)
@@ -98,8 +98,8 @@ def free_distances(
     budget: int = BUDGET,
 ) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
     """The distances to all hyperplanes of the region and the signed distances to all decision hyperplanes, without a box."""
-    faces, classes = hyperplane_norms(region, y, dual(p), budget)
-    return margin_distances(margins, faces), _to_classes(logits, y, classes)
+    hyperplanes, classes = hyperplane_norms(region, y, dual(p), budget)
+    return margin_distances(margins, hyperplanes), _to_classes(logits, y, classes)
 
 
 def boundary_distances(

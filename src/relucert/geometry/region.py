@@ -24,15 +24,15 @@ from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 
 @dataclass(frozen=True, eq=False)
-class Faces:
+class Hyperplanes:
     """The hyperplanes of one ReLU or max pool: `<functional_j, value of the node's input> >= 0` inside the region."""
 
     node: Node[Switching]
 
     @staticmethod
-    def of(node: Node[Switching]) -> Faces:
+    def of(node: Node[Switching]) -> Hyperplanes:
         """The hyperplanes of a ReLU or of a max pool."""
-        return UnitFaces(node) if isinstance(node.op, ReLU) else WindowFaces(node)
+        return UnitHyperplanes(node) if isinstance(node.op, ReLU) else WindowHyperplanes(node)
 
     @property
     def count(self) -> int:
@@ -66,7 +66,7 @@ class Faces:
         raise NotImplementedError
 
 
-class UnitFaces(Faces):
+class UnitHyperplanes(Hyperplanes):
     """The hyperplanes of a ReLU, one for each unit: pre-activation = 0."""
 
     @property
@@ -90,7 +90,7 @@ class UnitFaces(Faces):
         return spread * sign.reshape(*places.shape, *(1,) * len(self.node.shape))
 
 
-class WindowFaces(Faces):
+class WindowHyperplanes(Hyperplanes):
     """The hyperplanes of a max pool, one for each entry of every window: maximum = entry."""
 
     @cached_property
@@ -150,10 +150,12 @@ class LinearRegion:
     tensor([True, True, True])
     """
 
-    def __init__(self, net: Network, patterns: Patterns, batch: int, faces: tuple[Faces, ...] | None = None):
+    def __init__(
+        self, net: Network, patterns: Patterns, batch: int, hyperplanes: tuple[Hyperplanes, ...] | None = None
+    ):
         self.net, self.patterns, self.batch = net, patterns, batch
         self.map = LinearMap(net.graph, patterns)
-        self.faces = tuple(Faces.of(node) for node in net.switches) if faces is None else faces
+        self.hyperplanes = tuple(Hyperplanes.of(node) for node in net.switches) if hyperplanes is None else hyperplanes
 
     @classmethod
     def at(cls, net: Network, x: Float[Tensor, " batch *input"]) -> LinearRegion:
@@ -176,16 +178,16 @@ class LinearRegion:
 
     def restrict(self, index: Int[Tensor, " rows"]) -> LinearRegion:
         """The regions of some of the examples."""
-        return LinearRegion(self.net, [pattern[index] for pattern in self.patterns], len(index), self.faces)
+        return LinearRegion(self.net, [pattern[index] for pattern in self.patterns], len(index), self.hyperplanes)
 
     @property
     def count(self) -> int:
         """The number of hyperplanes of one region."""
-        return sum(faces.count for faces in self.faces)
+        return sum(hyperplanes.count for hyperplanes in self.hyperplanes)
 
     def values(self, z: Float[Tensor, " batch *input"]) -> tuple[list[Tensor], Float[Tensor, " batch classes"]]:
         """The pre-activations and logits by the affine map of the region, also for inputs outside the region."""
-        places = [faces.source for faces in self.faces]
+        places = [hyperplanes.source for hyperplanes in self.hyperplanes]
         last = len(self.net.graph) - 1
         values = self.map.values(z, [*places, last])
         return [values[place] for place in places], values[last]
@@ -197,7 +199,7 @@ class LinearRegion:
 
     def margins_of(self, values: Sequence[Tensor], z: Tensor) -> Float[Tensor, " batch hyperplanes"]:
         """The margins of all hyperplanes from given pre-activations."""
-        parts = [f.margins(v, p) for f, v, p in zip(self.faces, values, self.patterns, strict=True)]
+        parts = [f.margins(v, p) for f, v, p in zip(self.hyperplanes, values, self.patterns, strict=True)]
         return torch.cat(parts, 1) if parts else z.new_zeros(len(z), 0)
 
     def contains(self, z: Float[Tensor, " batch *input"], slack: float = 0.0) -> Bool[Tensor, " batch"]:
@@ -208,20 +210,20 @@ class LinearRegion:
         """The oriented rows of V of the hyperplanes with numbers `places`; differentiable in the weights."""
         out = self._zeros(places.shape)
         start = 0
-        for faces, pattern in zip(self.faces, self.patterns, strict=True):
-            own = (places >= start) & (places < start + faces.count)
+        for hyperplanes, pattern in zip(self.hyperplanes, self.patterns, strict=True):
+            own = (places >= start) & (places < start + hyperplanes.count)
             wide = int(own.sum(1).max()) if own.numel() else 0
             if wide:
                 # Gather the hyperplanes of this node to the front, so that only their rows are propagated.
                 order = own.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
                 first = own.gather(1, order)
                 local = (places.gather(1, order) - start).where(first, torch.zeros_like(order))
-                functionals = faces.functionals(pattern, local, out.dtype)
-                rows = self.map.pull_back(faces.source, functionals)
+                functionals = hyperplanes.functionals(pattern, local, out.dtype)
+                rows = self.map.pull_back(hyperplanes.source, functionals)
                 keep = first.reshape(*first.shape, *(1,) * (out.dim() - 2))
                 index = order.reshape(*order.shape, *(1,) * (out.dim() - 2)).expand(-1, -1, *out.shape[2:])
                 out = out.scatter_add(1, index, rows * keep)
-            start += faces.count
+            start += hyperplanes.count
         return out
 
     def logits_rows(self, functionals: Float[Tensor, " batch rows classes"]) -> Float[Tensor, " batch rows *input"]:

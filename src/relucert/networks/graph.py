@@ -79,7 +79,7 @@ class Graph:
         return propagate(self, Evaluation(), {0: x}, keep)
 
     def hidden_units(self) -> int:
-        """The number of units that switch: every ReLU, and every window of a max pool."""
+        """The number of piecewise linear units: every ReLU, and every window of a max pool."""
         return sum(math.prod(node.shape) for node in self.switches)
 
     @cached_property

@@ -102,7 +102,7 @@ class Network(nn.Module):
 
     @property
     def hidden_units(self) -> int:
-        """The number of units that switch: every ReLU, and every window of a max pool."""
+        """The number of piecewise linear units: every ReLU, and every window of a max pool."""
         return self.graph.hidden_units()
 
     # What it computes.

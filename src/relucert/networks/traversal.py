@@ -42,7 +42,7 @@ class ForwardRule(Generic[Value]):
         return self.switching(node, value)
 
     def switching(self, node: Node[Switching], value: Value) -> Value:
-        """The value of a ReLU or a max pool, for rules that treat them alike."""
+        """The value of a ReLU or a max pool, for rules that do not tell the two apart."""
         raise _refusal(self, node)
 
     def preactivation(self, node: Node[Switching], value: Value) -> Value:
@@ -73,7 +73,7 @@ class BackwardRule(Generic[Value]):
         return self.switching(node, value)
 
     def switching(self, node: Node[Switching], value: Value) -> Value | None:
-        """The value for the input of a ReLU or a max pool, for rules that treat them alike."""
+        """The value for the input of a ReLU or a max pool, for rules that do not tell the two apart."""
         raise _refusal(self, node)
 
     def add(self, one: Value, other: Value) -> Value:

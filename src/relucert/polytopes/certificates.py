@@ -61,7 +61,7 @@ def certified_distance(
 def certified_distances(
     rows: Array, limits: Array, multipliers: Array, paid: Array, x: Array, slacks: tuple[Array, Array], p: float
 ) -> Array:
-    """Return the bounds (n,) of many problems, rows (n, m, d), limits and multipliers (n, m), x and rooms (n, d).
+    """Return the bounds (n,) of many problems, rows (n, m, d), limits and multipliers (n, m), x and slacks (n, d).
 
     `paid` (n, d), at least 0, is the part of the combined row that is charged to the box; it is not optimised.
 

@@ -158,7 +158,7 @@ class Highs:
         if not self._set(settings):
             return "failed"
         if self._highs.run() == highspy.HighsStatus.kError:
-            # The threads of HiGHS are shared by all that use HiGHS in a process, which may have asked for more than one.
+            # One scheduler of HiGHS serves the whole process; other code may have started it with more than one thread.
             highspy.Highs.resetGlobalScheduler(True)
             self._highs.run()
         return _STATUS.get(self._highs.getModelStatus(), "failed")

@@ -51,7 +51,7 @@ def cross_lipschitz_of(region: LinearRegion) -> Float[Tensor, " batch"]:
 def _one_hidden_layer(region: LinearRegion, steps: list[Step]) -> Float[Tensor, " batch"]:
     inner, outer = (step.weight() for step in steps)
     centred = outer - outer.mean(0)
-    op = region.faces[0].node.op
+    op = region.hyperplanes[0].node.op
     assert isinstance(op, ReLU)
     gate = op.gate(region.patterns[0], region.net.dtype).flatten(1)
     form = (inner @ inner.T) * (centred.T @ centred)

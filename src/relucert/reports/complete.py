@@ -131,6 +131,6 @@ def _undecided(cases: Sequence[VerifiedCase]) -> list[str]:
         return []
     return [
         "", "## What is open", "",
-        "Unstable: units that may switch, by CROWN; bound: the proved margin when the clock stopped.", "",
+        "Unstable: number of unstable units, by CROWN; bound: the proved margin when the clock stopped.", "",
         *table(["case", "point", "unstable", "bound", "seconds"], rows),
     ]  # fmt: skip

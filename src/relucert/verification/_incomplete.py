@@ -64,8 +64,10 @@ class RegionTheorem:
         double, x, y, ball = query.double, query.wide, query.y, query.ball
         eps = ball.radii(x)
         region, values, logits = LinearRegion.evaluated(double, x)
-        faces, classes = hyperplane_norms(region, y, dual(ball.p))
-        away = torch.where(faces == 0, math.inf, region.margins_of(values, x) / torch.where(faces == 0, 1.0, faces))
+        hyperplanes, classes = hyperplane_norms(region, y, dual(ball.p))
+        away = torch.where(
+            hyperplanes == 0, math.inf, region.margins_of(values, x) / torch.where(hyperplanes == 0, 1.0, hyperplanes)
+        )
         near = away.amin(1) if away.shape[1] else x.new_full((len(x),), math.inf)
         inside = near * (1 - 1e-9) > eps
         # The theorem covers the rounding errors of the distances; it is needed only where the ball lies in the region.

@@ -106,7 +106,7 @@ def test_planted_counterexamples_are_never_proved() -> None:
 
 
 def test_rows_and_points_do_not_know_of_each_other() -> None:
-    """The bound of a point is the same beside others, and with fewer rows asked."""
+    """The bound of a point is independent of the other points and rows in its batch."""
     net, x, prop = problem("fc", 4)
     ball = Ball(math.inf, 0.3)
     together = Moments().solve(net, x, ball, prop)[1]

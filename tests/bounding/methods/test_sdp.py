@@ -53,7 +53,7 @@ def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> Non
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 @pytest.mark.parametrize(("groups", "padding", "slope"), [(1, 1, 0.0), (2, 0, 0.1)])
 def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: float) -> None:
-    """A convolution behind a convolution is bounded by patches: as by the walk from its units, one after the other."""
+    """Patches bound a convolution behind a convolution exactly as backward propagation from single units does."""
     torch.manual_seed(3)
     first = nn.Conv2d(1, 4, 3, stride=2, padding=padding)
     second = nn.Conv2d(4, 6, 3, stride=2, padding=padding, groups=groups)
@@ -64,9 +64,9 @@ def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: floa
     moved, every = deviations(net, x, ball, CROWN().units(net, x, ball)), torch.arange(5)
     lines = ball_relaxations(net, moved, every, 60)  # with few rounds rounding may lead the search for lam elsewhere
     source = net.switches[1].inputs[0]
-    walks = BackwardBounds(net.graph, x, ball, 2**20)
-    assert walks.patched(source)
-    found = walks.local(lines)
+    backward = BackwardBounds(net.graph, x, ball, 2**20)
+    assert backward.patched(source)
+    found = backward.local(lines)
     picked = torch.eye(size, dtype=torch.float64).reshape(1, size, *net.graph[source].shape).expand(5, *[-1] * 4)
     assert bool(moved.inputs[net.switches[0].index].unstable.any())
     low = pull_back(net.graph, source, picked, lines).minimum(x, ball)

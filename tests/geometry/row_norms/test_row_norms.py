@@ -44,9 +44,9 @@ def test_norms_of_the_jacobian(name: str) -> None:
     x = inputs(net, 2)
     for i in range(len(x)):
         region = LinearRegion.at(net, x[i : i + 1])
-        relus = [faces.node.kind == "relu" for faces in region.faces]
+        relus = [hyperplanes.node.kind == "relu" for hyperplanes in region.hyperplanes]
         with torch.no_grad():
-            found = row_norms(region, 1.5)[0].split([faces.count for faces in region.faces])
+            found = row_norms(region, 1.5)[0].split([hyperplanes.count for hyperplanes in region.hyperplanes])
         slopes = jacobian(lambda z: tuple(net.preactivations(z)), x[i : i + 1])
         for is_relu, mine, slope in zip(relus, found, slopes, strict=True):
             if is_relu:
@@ -145,7 +145,7 @@ def test_fast_way_of_convolutions(name: str, shape: tuple[int, int, int]) -> Non
     net = Network(randomised(nn.Sequential(*head, *tail), 4).double(), shape, 0.2, 0.4).eval()
     region = LinearRegion.at(net, inputs(net, 3))
     rows = explicit(region).detach()
-    sizes = [faces.count for faces in region.faces]
+    sizes = [hyperplanes.count for hyperplanes in region.hyperplanes]
     for q in QS:
         with torch.no_grad():
             fast = chain_norms(region, q, 2**30).hidden

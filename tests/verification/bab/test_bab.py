@@ -141,8 +141,8 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     one = Property(prop.rows[:, :1], prop.offsets[:, :1])
     units = CROWN().units(net, x, ball)
     relus = [node for node in net.switches if node.kind == "relu"]
-    signs = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
-    problems = Problems(x, ball, one, units.inputs, signs)
+    splits = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
+    problems = Problems(x, ball, one, units.inputs, splits)
 
     def margin(slope):
         slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
@@ -167,8 +167,8 @@ def test_more_candidates_than_units():
     one, ball = Property(prop.rows[:, :1], prop.offsets[:, :1]), rc.Ball(math.inf, 0.2)
     within = CROWN().units(net, x, ball).inputs
     slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
-    signs = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
-    problems, error = Problems(x, ball, one, within, signs), MultiplierError(slopes, x.new_zeros(2))
+    splits = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
+    problems, error = Problems(x, ball, one, within, splits), MultiplierError(slopes, x.new_zeros(2))
     options = AscentOptions(steps=0, rate=0.1, candidates=500)
     found = ascend(net, problems, DualVariables(slopes, slopes), x.new_zeros(2), error, options)
     assert found.units.shape == (2, 500)
@@ -205,10 +205,10 @@ def test_programs_of_leaves_over_a_whole_box():
         ball = rc.Ball(p, math.inf)
         within = CROWN().units(net, x, ball).inputs
         patterns = zip(net.switches, net.pattern(x), strict=True)
-        signs = {
+        splits = {
             node.index: (torch.where(on, 1, -1) * within[node.index].unstable).to(torch.int8) for node, on in patterns
         }
-        solved = leaf_program(net, Problems(x, ball, one, within, signs), 5.0)
+        solved = leaf_program(net, Problems(x, ball, one, within, splits), 5.0)
         assert solved is not None
         assert ball.contains(x, solved[1]).all()
         margins.append(float(one.margin(net(solved[1]))))
@@ -323,7 +323,7 @@ def test_weights_stay_as_they_were_and_keep_their_gradients():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkeypatch):
-    """Not of the one whose maxima are sums of ReLUs: it is asked about in its own nodes."""
+    """Results are about the nodes of the given network, not of the network whose max pools are rewritten as ReLUs."""
     net = network("max pool", dtype)
     double = network("max pool")
     x = inputs(double, 2)

@@ -22,19 +22,19 @@ def test_leaves_come_back_at_open_units():
             for node in relus
         }
 
-    signs = {index: value.to(torch.int8) for index, value in drawn(-1, 2).items()}
+    splits = {index: value.to(torch.int8) for index, value in drawn(-1, 2).items()}
     slopes = {index: value.double() / 4 for index, value in drawn(0, 5).items()}
     betas = {index: value.double() for index, value in drawn(0, 9).items()}
     units = torch.arange(10).reshape(5, 2)
-    slots = torch.tensor(store.add(owner, Leaves(signs, slopes, betas), units))
+    slots = torch.tensor(store.add(owner, Leaves(splits, slopes, betas), units))
     assert store.size() == sum(store.size(point) for point in range(3)) > 0
     order = torch.tensor([3, 0, 4, 1, 2])
     back, candidates = store.take(owner[order], slots[order])
-    for before, after in zip((signs, slopes, betas), back, strict=True):
+    for before, after in zip((splits, slopes, betas), back, strict=True):
         for index, values in after.items():
             assert torch.equal(values, before[index][order].to(values.dtype))
     assert torch.equal(candidates, units[order])
-    again = store.add(owner, Leaves(signs, slopes, betas), units)
+    again = store.add(owner, Leaves(splits, slopes, betas), units)
     assert sorted(again) == sorted(slots.tolist())  # places are used again
     store.forget(2)
     assert store.size(2) == 0

@@ -71,9 +71,9 @@ def test_open_leaves_cover_all_that_is_not_proved():
             pattern = torch.cat([part.flatten(1) for part in net.pattern(z)], 1)
             for point, row in (margins < 0).nonzero().tolist():
                 tree = found.saved[point]
-                signs = tree.signs[tree.row == row]
+                splits = tree.splits[tree.row == row]
                 side = torch.where(pattern[point][tree.units], 1, -1).to(torch.int8)
-                assert bool(((signs == 0) | (signs == side)).all(1).any())
+                assert bool(((splits == 0) | (splits == side)).all(1).any())
                 seen += 1
     assert seen > 50
 
@@ -120,7 +120,7 @@ def test_leaves_of_networks_without_units_are_the_whole_ball():
 
 
 def test_trees_serve_smaller_balls_only(monkeypatch):
-    """Radii that were not proved are asked about again only below, and a tree is handed on to no larger ball."""
+    """After an unproved radius only smaller radii are tried, and saved subproblems are used at no larger ball."""
     net = network("fc deep", torch.float32)
     x = inputs(net, 3)
     seen: list[tuple[float, float]] = []

@@ -70,17 +70,17 @@ class Alpha(AfterCROWN):
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
         """Pre-activation bounds, layer after layer, with separate slopes for each end of every unit."""
-        walks = BackwardBounds(net.graph, x, ball, self.budget)
+        backward = BackwardBounds(net.graph, x, ball, self.budget)
         inputs = dict(bounds.inputs)
         for node in net.switches:
             source, within = node.inputs[0], inputs[node.index]
-            if walks.switched(source):
+            if backward.switched(source):
                 shape = within.lower.shape[1:]
                 low, high = within.lower.flatten(1), within.upper.flatten(1)
                 needed = within.unstable.flatten(1)
                 if isinstance(node.op, MaxPool2d):
                     needed = torch.ones_like(needed)
-                for batch, units, chosen in walks.chosen(needed, 2):
+                for batch, units, chosen in backward.chosen(needed, 2):
                     known = UnitBounds(inputs, bounds.logits).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)

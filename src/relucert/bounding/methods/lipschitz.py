@@ -308,7 +308,7 @@ class Parts:
     def _local(
         self, matrix: Tensor, hidden: float, rows: Tensor, moving: Tensor, key: tuple[int, int, bool]
     ) -> Float[Tensor, " batch"]:
-        """Norms local to every example; those that were asked for before with the same units are not computed again."""
+        """Norms local to every example; norms of the same units are computed once."""
         if key not in self.local:
             found = local_norm_bounds(matrix, hidden, rows, moving)
         else:

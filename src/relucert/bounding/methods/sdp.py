@@ -150,8 +150,8 @@ class SDP(AfterCROWN):
             for batch in torch.arange(len(x), device=x.device).split(max(1, min(_TOGETHER, budget // each))):
                 if time.monotonic() >= until:
                     break
-                walks = BackwardBounds(net.graph, x[batch], ball.restrict(batch), budget)
-                local = walks.local(ball_relaxations(net, moved, batch, _ROUNDS // 2))
+                backward = BackwardBounds(net.graph, x[batch], ball.restrict(batch), budget)
+                local = backward.local(ball_relaxations(net, moved, batch, _ROUNDS // 2))
                 ends[0][batch] = torch.fmax(ends[0][batch], local.lower)
                 ends[1][batch] = torch.fmin(ends[1][batch], local.upper)
             return Interval(*ends)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.geometry.region import LinearRegion, WindowFaces
+from relucert.geometry.region import LinearRegion, WindowHyperplanes
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Node
 from relucert.networks.linear_map import Patterns
@@ -39,7 +39,7 @@ def patterns_behind(
     flipped = torch.nn.functional.one_hot(crossed, degenerate.shape[1]).bool()
     rule = _Behind(region, flipped, degenerate)
     propagate(region.net.graph, rule, {0: (direction, direction.abs())})
-    return [rule.patterns[faces.node.index] for faces in region.faces]
+    return [rule.patterns[hyperplanes.node.index] for hyperplanes in region.hyperplanes]
 
 
 Pair = tuple[Tensor, Tensor]
@@ -52,8 +52,10 @@ class _Behind(ForwardRule[Pair]):
     """
 
     def __init__(self, region: LinearRegion, flipped: Tensor, degenerate: Tensor):
-        counts = [faces.count for faces in region.faces]
-        split = zip(region.faces, region.patterns, flipped.split(counts, 1), degenerate.split(counts, 1), strict=True)
+        counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
+        split = zip(
+            region.hyperplanes, region.patterns, flipped.split(counts, 1), degenerate.split(counts, 1), strict=True
+        )
         self.known = {known[0].node.index: known for known in split}
         self.patterns: dict[int, Tensor] = {}
 
@@ -66,9 +68,9 @@ class _Behind(ForwardRule[Pair]):
         return self._through(node, value, _sides(old, flipped, degenerate, value[0], ZERO * value[1]))
 
     def max_pool(self, node: Node[MaxPool2d], value: Pair) -> Pair:
-        faces, old, flipped, degenerate = self.known[node.index]
-        assert isinstance(faces, WindowFaces)
-        return self._through(node, value, _winners(faces, old, flipped, degenerate, value[0], ZERO * value[1]))
+        hyperplanes, old, flipped, degenerate = self.known[node.index]
+        assert isinstance(hyperplanes, WindowHyperplanes)
+        return self._through(node, value, _winners(hyperplanes, old, flipped, degenerate, value[0], ZERO * value[1]))
 
     def _through(self, node: Node[Switching], value: Pair, pattern: Tensor) -> Pair:
         self.patterns[node.index] = pattern
@@ -83,10 +85,10 @@ def _sides(old: Tensor, flipped: Tensor, degenerate: Tensor, slope: Tensor, zero
 
 
 def _winners(
-    faces: WindowFaces, old: Tensor, flipped: Tensor, degenerate: Tensor, slope: Tensor, zero: Tensor
+    hyperplanes: WindowHyperplanes, old: Tensor, flipped: Tensor, degenerate: Tensor, slope: Tensor, zero: Tensor
 ) -> Tensor:
     """The maxima of windows: the entry of the crossed comparison, or the steepest of the entries that tie on the region."""
-    windows = faces.windows.to(old.device)
+    windows = hyperplanes.windows.to(old.device)
     winner = old.flatten(2)
     shape = (*winner.shape, windows.shape[1])
     flipped, tied = flipped.reshape(shape), degenerate.reshape(shape) & (windows >= 0)

@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 def measure(region: LinearRegion, x: Tensor, y: Tensor, of_x: bool) -> Measured:
     """The margins and rows of regions at x; `of_x` says that they are the regions of x itself."""
-    sources = [faces.source for faces in region.faces]
+    sources = [hyperplanes.source for hyperplanes in region.hyperplanes]
     last = len(region.net.graph) - 1
     values, errors = region.map.values_with_errors(x, [*sources, last])
     margins = region.margins_of([values[source] for source in sources], x)
@@ -120,6 +120,8 @@ def _row_errors(
 
 def _hyperplane_errors(region: LinearRegion, errors: list[Tensor], x: Tensor) -> Float[Tensor, " batch hyperplanes"]:
     """The errors of all hyperplanes from the errors of their nodes."""
-    every = zip(region.faces, errors, region.patterns, strict=True)
-    parts = [faces.errors(error.expand(len(x), *error.shape[1:]), pattern) for faces, error, pattern in every]
+    every = zip(region.hyperplanes, errors, region.patterns, strict=True)
+    parts = [
+        hyperplanes.errors(error.expand(len(x), *error.shape[1:]), pattern) for hyperplanes, error, pattern in every
+    ]
     return torch.cat(parts, 1) if parts else x.new_zeros(len(x), 0)

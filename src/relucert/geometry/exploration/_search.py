@@ -32,7 +32,7 @@ from relucert.core.norms import dual, norm
 from relucert.geometry.exploration._crossing import patterns_behind
 from relucert.geometry.exploration._measure import SAFETY, UNDERFLOW, Measured, measure, names, own_class, reach
 from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance, hyperplane_projection
-from relucert.geometry.region import LinearRegion, WindowFaces
+from relucert.geometry.region import LinearRegion, WindowHyperplanes
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network
 
@@ -168,13 +168,13 @@ def _flips(region: LinearRegion) -> list[tuple[int, int | bytes]]:
     """The change of a pattern's name for every hyperplane: the first byte, and a bit to flip or the maximum of a window."""
     changes: list[tuple[int, int | bytes]] = []
     start = 0
-    for faces in region.faces:
-        if not isinstance(faces, WindowFaces):
-            changes += [(start + unit // 8, 128 >> unit % 8) for unit in range(faces.count)]
-            start += (faces.count + 7) // 8
+    for hyperplanes in region.hyperplanes:
+        if not isinstance(hyperplanes, WindowHyperplanes):
+            changes += [(start + unit // 8, 128 >> unit % 8) for unit in range(hyperplanes.count)]
+            start += (hyperplanes.count + 7) // 8
             continue
-        windows = faces.windows.tolist()
-        units = math.prod(faces.node.shape)
+        windows = hyperplanes.windows.tolist()
+        units = math.prod(hyperplanes.node.shape)
         for unit in range(units):
             places = windows[unit % len(windows)]
             changes += [(start + 4 * unit, np.int32(place).tobytes()) for place in places]

@@ -17,7 +17,7 @@ from relucert.core.norms import dual
 from relucert.geometry.distances import margin_distances
 from relucert.geometry.exploration._measure import SAFETY, Measured, names, resolved
 from relucert.geometry.exploration._search import Crossing, RegionSearch
-from relucert.geometry.region import Faces, LinearRegion
+from relucert.geometry.region import Hyperplanes, LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
 
 FREE, BOXED = 0, 1  # what a key is: the distance without the box, or within it
@@ -29,7 +29,7 @@ class HyperplaneSearch(RegionSearch):
 
     def _begin(self) -> None:
         count = len(self.x)
-        self.faces: tuple[Faces, ...] = ()
+        self.hyperplanes: tuple[Hyperplanes, ...] = ()
         self.patterns: list[Tensor] = []  # (batch, regions, *shape) for every switching node
         self.keys = self.x.new_zeros(count, 0, 0)
         self.level = torch.zeros(count, 0, 0, dtype=torch.int8)
@@ -62,7 +62,7 @@ class HyperplaneSearch(RegionSearch):
     def _store(self, index: Tensor, measured: Measured, keys: Tensor, level: Tensor, degenerate: Tensor) -> None:
         """Append a layer of regions; examples outside `index` get closed entries."""
         count, region, layer = len(self.x), measured.region, self.keys.shape[1]
-        self.faces = region.faces
+        self.hyperplanes = region.hyperplanes
 
         def grown(old: Tensor, new: Tensor, other: float | int) -> Tensor:
             added = torch.full((count, 1, *new.shape[1:]), other, dtype=new.dtype)
@@ -102,7 +102,7 @@ class HyperplaneSearch(RegionSearch):
     def _regions(self, index: Tensor, region: Tensor) -> LinearRegion:
         """One explored region of each of some examples."""
         patterns = [pattern[index, region] for pattern in self.patterns]
-        return LinearRegion(self.net, patterns, len(index), self.faces)
+        return LinearRegion(self.net, patterns, len(index), self.hyperplanes)
 
     def _solve_in_box(self, index: Tensor, region: Tensor) -> None:
         """Compute the distances within the box of the nearest hyperplanes of a region that have only free distances."""

@@ -29,7 +29,7 @@ from relucert.networks.patches import axes
 
 @dataclass(frozen=True)
 class ChainNorms:
-    """The norms (batch, units) of every hidden layer, and (batch, classes) of the decision hyperplanes, if asked for.
+    """The norms (batch, units) of every hidden layer, and (batch, classes) of the decision hyperplanes, on request.
 
     None stands where a chain has no fast way. The own class has norm 0.
     """
@@ -40,9 +40,9 @@ class ChainNorms:
 
 def chain_norms(region: LinearRegion, q: float, budget: int, y: Int[Tensor, " batch"] | None = None) -> ChainNorms:
     """The norms of all that has a fast way."""
-    nothing = ChainNorms([None] * len(region.faces), None)
+    nothing = ChainNorms([None] * len(region.hyperplanes), None)
     steps = chain(region.net.graph)
-    if steps is None or not region.faces:
+    if steps is None or not region.hyperplanes:
         return nothing
     first = _first_norms(steps[0], q, region.net.input_shape).expand(len(region), -1)
     per_example = _bytes_per_example(steps, region.net.input_shape, region.net.dtype)
@@ -139,7 +139,7 @@ def _dense_norms(
 def _coefficients(region: LinearRegion, last: Step, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch others n"]:
     """What the decision hyperplanes between y and the other classes take of every unit of the last hidden layer."""
     weight = last.weight()
-    gate = _gate(region, len(region.faces) - 1).flatten(1)
+    gate = _gate(region, len(region.hyperplanes) - 1).flatten(1)
     return (weight[y][:, None] - weight[_others(y, len(weight))]) * gate[:, None]
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
-from relucert.geometry.region import Faces, LinearRegion, UnitFaces
+from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms._chain_norms import chain_norms
 
 BUDGET = 2**30  # bytes of temporaries
@@ -40,7 +40,7 @@ def decision_norms(
 ) -> Float[Tensor, " batch classes"]:
     """||V_y - V_s||_q of every class s alone (0 for y itself)."""
     # With one hidden layer the chain's way makes no other rows; with more, pulling K rows is less than making all.
-    found = chain_norms(region, q, budget, y).classes if len(region.faces) == 1 else None
+    found = chain_norms(region, q, budget, y).classes if len(region.hyperplanes) == 1 else None
     return norm(region.decision_rows(y), q, 2) if found is None else found
 
 
@@ -48,36 +48,42 @@ def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budg
     """The norms of all faces: those that are known, and those of pulled rows."""
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
     parts: list[Tensor] = []
-    for place, (faces, norms) in enumerate(zip(region.faces, known, strict=True)):
+    for place, (hyperplanes, norms) in enumerate(zip(region.hyperplanes, known, strict=True)):
         if norms is not None:
             parts.append(norms)
         elif torch.is_grad_enabled() and weights:
             parts.append(_PulledNorms.apply(region, place, q, budget, *weights))  # type: ignore[arg-type]
         else:
             with torch.no_grad():
-                parts.append(_pulled_norms(region, faces, q, budget))
+                parts.append(_pulled_norms(region, hyperplanes, q, budget))
     like = torch.zeros(len(region), 0, dtype=region.net.dtype, device=region.net.device)
     return torch.cat(parts, 1) if parts else like
 
 
-def _pulled_norms(region: LinearRegion, faces: Faces, q: float, budget: int) -> Float[Tensor, " batch faces"]:
+def _pulled_norms(
+    region: LinearRegion, hyperplanes: Hyperplanes, q: float, budget: int
+) -> Float[Tensor, " batch faces"]:
     """The norms of a node's faces from rows pulled back through the graph, as many at a time as the budget allows."""
-    place = region.faces.index(faces)
-    if not region.map.depends_on_pattern(faces.source) and len(region) > 1 and isinstance(faces, UnitFaces):
+    place = region.hyperplanes.index(hyperplanes)
+    if (
+        not region.map.depends_on_pattern(hyperplanes.source)
+        and len(region) > 1
+        and isinstance(hyperplanes, UnitHyperplanes)
+    ):
         one = region.restrict(torch.zeros(1, dtype=torch.long, device=region.net.device))
-        return _pulled_norms(one, faces, q, budget).expand(len(region), -1)
+        return _pulled_norms(one, hyperplanes, q, budget).expand(len(region), -1)
     widest = max(math.prod(node.shape) for node in region.net.graph)
     size = torch.finfo(region.net.dtype).bits // 8
     at_once = max(1, budget // (4 * widest * size))
-    examples = max(1, min(len(region), at_once // min(faces.count, at_once)))
+    examples = max(1, min(len(region), at_once // min(hyperplanes.count, at_once)))
     rows = max(1, at_once // examples)
-    found = torch.empty(len(region), faces.count, dtype=region.net.dtype, device=region.net.device)
+    found = torch.empty(len(region), hyperplanes.count, dtype=region.net.dtype, device=region.net.device)
     for batch in torch.arange(len(region), device=region.net.device).split(examples):
         part = region.restrict(batch)
-        for units in torch.arange(faces.count, device=region.net.device).split(rows):
+        for units in torch.arange(hyperplanes.count, device=region.net.device).split(rows):
             chosen = units.expand(len(batch), -1)
-            functionals = faces.functionals(part.patterns[place], chosen, found.dtype)
-            found[batch[:, None], units] = norm(part.map.pull_back(faces.source, functionals), q, 2)
+            functionals = hyperplanes.functionals(part.patterns[place], chosen, found.dtype)
+            found[batch[:, None], units] = norm(part.map.pull_back(hyperplanes.source, functionals), q, 2)
     return found
 
 
@@ -87,16 +93,16 @@ class _PulledNorms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: LinearRegion, place: int, q: float, budget: int, *weights: Tensor) -> Tensor:
         ctx.question = (region, place, q, budget, weights)
-        return _pulled_norms(region, region.faces[place], q, budget)
+        return _pulled_norms(region, region.hyperplanes[place], q, budget)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         region, place, q, budget, weights = ctx.question
         (gradient,) = gradients
         totals = [torch.zeros_like(weight) for weight in weights]
-        start = sum(faces.count for faces in region.faces[:place])
-        faces = region.faces[place]
-        if not region.map.depends_on_pattern(faces.source) and isinstance(faces, UnitFaces):
+        start = sum(hyperplanes.count for hyperplanes in region.hyperplanes[:place])
+        hyperplanes = region.hyperplanes[place]
+        if not region.map.depends_on_pattern(hyperplanes.source) and isinstance(hyperplanes, UnitHyperplanes):
             # The rows are the same for all examples: one of them stands for all.
             region = region.restrict(torch.zeros(1, dtype=torch.long, device=gradient.device))
             gradient = gradient.sum(0, keepdim=True)

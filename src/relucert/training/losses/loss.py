@@ -1,4 +1,4 @@
-"""A loss of training: what the loop minimises, and what it is told about a step."""
+"""A training loss: the function that the loop minimises, and its context at one step."""
 
 from __future__ import annotations
 

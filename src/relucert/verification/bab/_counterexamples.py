@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relucert.bounding.split_bounds import Signs
+from relucert.bounding.split_bounds import Splits
 from relucert.networks.prediction import falsified
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import SubProblems
@@ -94,13 +94,13 @@ class CounterexampleSearch:
             seconds = left - (time.monotonic() - started)
             if seconds <= 0:
                 return
-            signs: Signs = {}
+            splits: Splits = {}
             if len(self.parts.net.relus) < len(self.parts.net.switches):
                 return
             for node, pattern in zip(self.parts.net.relus, self.parts.net.pattern(z), strict=True):
                 side = torch.where(pattern, 1, -1).to(torch.int8)
-                signs[node.index] = side * self.parts.inputs[node.index].unstable[owner]
-            solved = leaf_program(self.parts.net, self.parts.part(which, signs), seconds)
+                splits[node.index] = side * self.parts.inputs[node.index].unstable[owner]
+            solved = leaf_program(self.parts.net, self.parts.part(which, splits), seconds)
             if solved is None:
                 return
             around = (torch.rand(_AROUND, *x.shape[1:], generator=generator) - 0.5).to(x)

@@ -44,11 +44,11 @@ def leaf_program(
     objective = pull_back(net.graph, len(net.graph) - 1, problem.prop.rows, relaxations)
     rows, offsets, splits = [], [], []
     for node in relus:
-        split = problem.signs[node.index][0].flatten().nonzero()[:, 0]
+        split = problem.splits[node.index][0].flatten().nonzero()[:, 0]
         if len(split) == 0:
             continue
         unit = pull_back(net.graph, node.inputs[0], one_hot(split[None], node.shape, x.dtype), relaxations)
-        sign = problem.signs[node.index][0].flatten()[split].to(x)
+        sign = problem.splits[node.index][0].flatten()[split].to(x)
         value = (unit.rows.flatten(2) @ x.flatten(1).unsqueeze(2)).squeeze(2) + unit.low
         rows.append(unit.rows[0].flatten(1) * sign[:, None])
         offsets.append(value[0] * sign)

@@ -22,7 +22,7 @@ from relucert.bounding.split_bounds import (
     DualVariables,
     MultiplierError,
     Problems,
-    Signs,
+    Splits,
     ascend,
 )
 from relucert.core.properties import Property
@@ -56,12 +56,12 @@ class SubProblems:
         self.sizes = [math.prod(node.shape) for node in self.relus]
         self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
 
-    def part(self, which: Int[Tensor, " n"], signs: Signs) -> Problems:
+    def part(self, which: Int[Tensor, " n"], splits: Splits) -> Problems:
         """The subproblems that splits make of the problems `which`."""
         owner, row, prop = self.owner[which], self.row[which], self.query.prop
         chosen = Property(prop.rows[owner, row][:, None], prop.offsets[owner, row][:, None])
         inputs = {index: Interval(within.lower[owner], within.upper[owner]) for index, within in self.inputs.items()}
-        return Problems(self.x[owner], self.query.ball.restrict(owner), chosen, inputs, signs)
+        return Problems(self.x[owner], self.query.ball.restrict(owner), chosen, inputs, splits)
 
     def start(self, which: Int[Tensor, " n"], splits: Int8[Tensor, " n units"]) -> Leaves:
         """Subproblems before any ascent: CROWN's slopes over the whole ball, and no multipliers."""
@@ -72,19 +72,21 @@ class SubProblems:
             slopes[node.index] = relaxation.below[self.owner[which]]
         return Leaves(self.by_node(splits), slopes, {node: torch.zeros_like(value) for node, value in slopes.items()})
 
-    def flat(self, signs: Signs, count: int) -> Int8[Tensor, " n units"]:
+    def flat(self, splits: Splits, count: int) -> Int8[Tensor, " n units"]:
         """The splits of all units in a row; of a network without ReLUs none."""
         none = torch.zeros(count, 0, dtype=torch.int8)
-        return torch.cat([none, *(signs[node.index].flatten(1) for node in self.relus)], 1)
+        return torch.cat([none, *(splits[node.index].flatten(1) for node in self.relus)], 1)
 
-    def by_node(self, every: Int8[Tensor, " n units"]) -> Signs:
+    def by_node(self, every: Int8[Tensor, " n units"]) -> Splits:
         """The splits by node, from those in a row."""
         parts = zip(self.relus, every.split(self.sizes, 1), strict=True)
         return {node.index: part.reshape(-1, *node.shape) for node, part in parts}
 
     def split(self, leaves: Leaves, units: Int[Tensor, " n"], sign: int) -> Leaves:
         """The subproblems with one more unit split in each."""
-        return leaves._replace(signs=self.by_node(self.flat(leaves.signs, len(units)).scatter(1, units[:, None], sign)))
+        return leaves._replace(
+            splits=self.by_node(self.flat(leaves.splits, len(units)).scatter(1, units[:, None], sign))
+        )
 
     def known(self, point: int) -> tuple[Bool[Tensor, " units"], Bool[Tensor, " units"], Bool[Tensor, " units"]]:
         """Which units of a point are active, inactive and unstable; stable ones are so by more than the rounding error."""
@@ -127,8 +129,8 @@ class SubProblems:
 
     def _ascend(self, point: int, which: Tensor, leaves: Leaves, steps: int) -> AscentResult:
         """Bounds of subproblems of one point, in its reduced network if it has one."""
-        signs, slopes, betas = leaves
-        problems, goal = self.part(which, signs), self.goal[which]
+        splits, slopes, betas = leaves
+        problems, goal = self.part(which, splits), self.goal[which]
         owner = self.owner[which]
         reach, unit = {index: value[owner] for index, value in self.reach.items()}, self.unit[owner]
         options = AscentOptions(steps=steps, rate=self.rate, candidates=self.candidates)
@@ -136,20 +138,23 @@ class SubProblems:
             one = slice(point, point + 1)
             inputs = {index: Interval(part.lower[one], part.upper[one]) for index, part in self.inputs.items()}
             self.reduced[point] = ReducedNetwork.of(self.net, inputs, self.query.prop.rows[point])
-        small = self.reduced[point]
-        if small is None:
+        reduced = self.reduced[point]
+        if reduced is None:
             return ascend(self.net, problems, DualVariables(slopes, betas), goal, MultiplierError(reach, unit), options)
         low, high = ({i: getattr(one, side) for i, one in problems.inputs.items()} for side in ("lower", "upper"))
-        low, high = small.small(low), small.small(high)
+        low, high = reduced.restrict(low), reduced.restrict(high)
         within = {index: Interval(low[index], high[index]) for index in low}
         problems = Problems(
-            problems.x, problems.ball, problems.prop, within, small.small(signs), (small, self.row[which])
+            problems.x, problems.ball, problems.prop, within, reduced.restrict(splits), (reduced, self.row[which])
         )
-        start, error = DualVariables(small.small(slopes), small.small(betas)), MultiplierError(small.small(reach), unit)
+        start, error = (
+            DualVariables(reduced.restrict(slopes), reduced.restrict(betas)),
+            MultiplierError(reduced.restrict(reach), unit),
+        )
         found = ascend(self.net, problems, start, goal, error, options)
-        every = [self.first[index] + units for index, units in small.units.items()]
+        every = [self.first[index] + units for index, units in reduced.units.items()]
         numbers = torch.cat([torch.zeros(0, dtype=torch.long), *every])
         units = torch.where(found.units < 0, -1, numbers[found.units.clamp(min=0)] if len(numbers) else -1)
         return AscentResult(
-            found.margin, small.spread(found.slopes, slopes), small.spread(found.betas, betas), found.point, units
+            found.margin, reduced.spread(found.slopes, slopes), reduced.spread(found.betas, betas), found.point, units
         )

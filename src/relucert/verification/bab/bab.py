@@ -238,26 +238,26 @@ class _Search:
             rows.append(splits)
         if not keys:
             return
-        every, signs = torch.tensor(keys), torch.cat(rows)
+        every, splits = torch.tensor(keys), torch.cat(rows)
         size = min(self.method.batch, _FIRST) if self.budget.limited else self.method.batch
         for some in torch.arange(len(every)).split(size):
             started, which = time.monotonic(), every[some]
-            start = self.parts.start(which, signs[some])
+            start = self.parts.start(which, splits[some])
             late = torch.tensor([self._left(int(point)) <= 0 for point in self.owner[which]])
             over = late | (self.found.nodes[self.owner[which]] >= self.method.nodes)
-            self._leave(which[over], signs[some][over])
+            self._leave(which[over], splits[some][over])
             self.found.timed[self.owner[which][late]] = True
             if bool((~over).any()):
                 self._bound(which[~over], start.restrict(~over), steps=2 * self.method.steps)
             self._charge(started, which)
 
-    def _leave(self, which: Tensor, signs: Tensor) -> None:
+    def _leave(self, which: Tensor, splits: Tensor) -> None:
         """Set subproblems aside that are not proved and will not be searched: their points cannot be proved any more."""
         for place, key in enumerate(which.tolist()):
             point, units = self.problems[key].point, self.frontier.unstable[self.problems[key].point]
             self.stuck[point] = True
             row = torch.tensor([self.problems[key].row])
-            leaf = SavedSubproblems(row, units, signs[place : place + 1, units])
+            leaf = SavedSubproblems(row, units, splits[place : place + 1, units])
             self.ended.setdefault(point, []).append(leaf)
 
     def _save(self, point: int) -> None:
@@ -282,7 +282,7 @@ class _Search:
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.counterexamples.look(found.point, found.margin, which)
         places = (~(found.margin > self.goal[which])).nonzero()[:, 0]
-        open_ = Leaves(leaves.signs, found.slopes, found.betas).restrict(places)
+        open_ = Leaves(leaves.splits, found.slopes, found.betas).restrict(places)
         slots = self.frontier.add(owner[places], open_, found.units[places]) if len(places) else []
         for place, slot in zip(places.tolist(), slots, strict=True):
             self.arrived += 1
@@ -340,15 +340,15 @@ class _Search:
             return
         unit = self.parts.best_split(which, leaves, units)
         children = [self.parts.split(leaves, unit, sign) for sign in (1, -1)]
-        signs, slopes, betas = (
+        splits, slopes, betas = (
             {node: torch.cat([value, other[node]]) for node, value in one.items()}
             for one, other in zip(*children, strict=True)
         )
-        self._bound(torch.cat([which, which]), Leaves(signs, slopes, betas), steps=self.method.steps)
+        self._bound(torch.cat([which, which]), Leaves(splits, slopes, betas), steps=self.method.steps)
 
     def _finish(self, which: Tensor, leaves: Leaves) -> None:
         """Subproblems with nothing left to split: the convex program decides, or a long ascent where there is none."""
-        every = self.parts.flat(leaves.signs, len(which))
+        every = self.parts.flat(leaves.splits, len(which))
         for place in range(len(which)):
             one, splits = which[place : place + 1], every[place : place + 1]
             point = int(self.owner[one])
@@ -358,7 +358,7 @@ class _Search:
                 self.found.timed[point] |= left <= 0
                 continue
             leaf = leaves.restrict(slice(place, place + 1))
-            solved = leaf_program(self.double, self.parts.part(one, leaf.signs), left)
+            solved = leaf_program(self.double, self.parts.part(one, leaf.splits), left)
             if solved is None:
                 found = self.parts.ascend(one, leaf, 20 * self.method.steps)
             else:

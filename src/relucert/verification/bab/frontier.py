@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
-from relucert.bounding.split_bounds import Numbers, Signs
+from relucert.bounding.split_bounds import Numbers, Splits
 from relucert.networks.graph import Node
 
 KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float32))
@@ -24,14 +24,14 @@ KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float
 class Leaves(NamedTuple):
     """Some subproblems by node: splits (1 active, -1 inactive, 0 open), lower slopes, and split multipliers."""
 
-    signs: Signs
+    splits: Splits
     slopes: Numbers
     betas: Numbers
 
     def restrict(self, index: Tensor | slice) -> Leaves:
         """Some of them, by a mask, positions or a slice; positions may repeat."""
-        signs, slopes, betas = ({node: value[index] for node, value in part.items()} for part in self)
-        return Leaves(signs, slopes, betas)
+        splits, slopes, betas = ({node: value[index] for node, value in part.items()} for part in self)
+        return Leaves(splits, slopes, betas)
 
 
 class Frontier:
@@ -77,13 +77,13 @@ class Frontier:
                 values[places[:, None], self.unstable[point][None]] = stored[kind].to(values.dtype)
             for place, row in zip(places.tolist(), stored["units"], strict=True):
                 units[place] = row
-        signs, slopes, betas = (self._by_node(every[kind]) for kind, _ in KINDS)
-        return Leaves(signs, slopes, betas), torch.stack([row for row in units if row is not None])
+        splits, slopes, betas = (self._by_node(every[kind]) for kind, _ in KINDS)
+        return Leaves(splits, slopes, betas), torch.stack([row for row in units if row is not None])
 
     def saved(self, point: int, row: int, slots: Int[Tensor, " leaves"]) -> SavedSubproblems:
         """The splits of some subproblems of a point, all about one row of its property."""
-        signs = self.rows[point].rows["signs"][slots]
-        return SavedSubproblems(torch.full((len(slots),), row), self.unstable[point], signs)
+        splits = self.rows[point].rows["signs"][slots]
+        return SavedSubproblems(torch.full((len(slots),), row), self.unstable[point], splits)
 
     def forget(self, point: int) -> None:
         """Drop all subproblems of a point."""
@@ -149,7 +149,7 @@ class SavedSubproblems:
 
     row: Int[Tensor, " leaves"]
     units: Int[Tensor, " units"]
-    signs: Int8[Tensor, " leaves units"]
+    splits: Int8[Tensor, " leaves units"]
 
     def leaves(
         self, row: int, on: Bool[Tensor, " all"], off: Bool[Tensor, " all"], unstable: Bool[Tensor, " all"]
@@ -165,9 +165,9 @@ class SavedSubproblems:
         >>> saved.leaves(0, on, ~on & False, ~on).tolist()
         [[0, 0, -1], [0, 0, 1]]
         """
-        signs = self.signs[self.row == row]
-        empty = ((signs < 0) & on[self.units]) | ((signs > 0) & off[self.units])
-        kept = signs[~empty.any(1)] * unstable[self.units]
+        splits = self.splits[self.row == row]
+        empty = ((splits < 0) & on[self.units]) | ((splits > 0) & off[self.units])
+        kept = splits[~empty.any(1)] * unstable[self.units]
         found = torch.zeros(len(kept), len(unstable), dtype=torch.int8)
         found[:, self.units] = kept
         # Without units all subproblems are the same one.
@@ -176,10 +176,10 @@ class SavedSubproblems:
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(part.numel() * part.element_size() for part in (self.row, self.units, self.signs))
+        return sum(part.numel() * part.element_size() for part in (self.row, self.units, self.splits))
 
     @staticmethod
     def joined(parts: list[SavedSubproblems]) -> SavedSubproblems:
         """The subproblems of several, at the same units."""
-        rows, signs = torch.cat([part.row for part in parts]), torch.cat([part.signs for part in parts])
-        return SavedSubproblems(rows, parts[0].units, signs)
+        rows, splits = torch.cat([part.row for part in parts]), torch.cat([part.splits for part in parts])
+        return SavedSubproblems(rows, parts[0].units, splits)
