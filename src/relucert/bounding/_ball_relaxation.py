@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.core.rounding import relative_rounding
+from relucert.core.rounding import gamma_above, relative_rounding
 from relucert.networks.patches import Filters
 
 _CACHE = 2**20  # bytes of a tensor of constants that are computed together
@@ -129,7 +129,7 @@ class BallRelaxation:
             middle = torch.minimum(torch.maximum(-centre, low), high)
             up_centre, down_centre = up * centre, down * centre
             # Where g is c or s c a piece is flat and ties with the kink: the side of the centre decides then, not rounding.
-            slack = 8 * torch.finfo(rows.dtype).eps * (up_centre.abs() + down_centre.abs())
+            slack = gamma_above(8, rows.dtype) * (up_centre.abs() + down_centre.abs())
             bias = torch.where(centre >= 0, slack, -slack)
             limits = torch.finfo(rows.dtype)
             least, most = limits.tiny**0.5, limits.max**0.25

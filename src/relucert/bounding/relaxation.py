@@ -146,6 +146,6 @@ def _max_pool(op: MaxPool2d, within: Interval, rule: Any) -> MaxPoolRelaxation:
 
 
 def _dot(
-    rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " batch *shape"]
+    rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " #batch *shape"]
 ) -> Float[Tensor, " batch rows"]:
     return (rows.flatten(2) @ other.flatten(1).unsqueeze(2)).squeeze(2)

@@ -8,11 +8,11 @@ The way of one input through `certify(net, x, y, ball, "auto")`, file by file, i
 4. `verifier`: `Verifier.decide(query, budget)` is an iterator of `Decision`s, in the order in which they are made; `Outcome` is
    what a verifier knows of its batch, and where ROBUST and VULNERABLE are made.
 5. `cascade`: `Auto` is a list of verifiers, each of which sees what those before it have left open.
-6. `incomplete`: the region theorem (`geometry.theorem`), bounds (`bounding.methods`) and attacks (`attacks`) as verifiers. A
+6. `_incomplete`: the region theorem (`geometry.theorem`), bounds (`bounding.methods`) and attacks (`attacks`) as verifiers. A
    margin less the rounding error of its bound must exceed the evaluation error of the network (`bounding.rounding`).
-7. `bab`: branch and bound, with `subproblems`, `frontier`, `counterexamples` and `leaves` beside it. A counterexample is run
+7. `bab`: branch and bound, with `_subproblems`, `frontier`, `_counterexamples` and `_leaves` beside it. A counterexample is run
    through the network again (`networks.prediction`).
 
-`mip` is another complete verifier. `radius` finds the largest radius: by the theorem (`incomplete`), by bounds (`search`), by
-branch and bound (`narrowing`) or by programs (`mip.distortion`); `upper` adds an attack. `bounds` gives the intervals alone.
+`mip` is another complete verifier. `radius` finds the largest radius: by the theorem (`_incomplete`), by bounds (`_search`), by
+branch and bound (`_narrowing`) or by programs (`mip.distortion`); `_upper` adds an attack. `bounds` gives the intervals alone.
 """

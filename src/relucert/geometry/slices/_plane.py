@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
+from relucert.core.rounding import gamma_above
 from relucert.networks.network import Network, in_double
 
 
@@ -60,7 +61,7 @@ class Plane:
             rest = rest - (rest * u).sum() * u
         base, height = float(along), float(rest.norm())
         # Rounding alone moves points off a line by at most this much.
-        least = 16 * torch.finfo(a.dtype).eps * max(float(z.detach().double().norm()) for z in (a, b, c, to_c))
+        least = gamma_above(16, a.dtype) * max(float(z.detach().double().norm()) for z in (a, b, c, to_c))
         if not min(base, height) > least:
             raise InvalidInput(
                 "a, b and c must span a plane, not lie on one line or on each other; "

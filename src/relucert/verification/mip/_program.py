@@ -207,12 +207,14 @@ class Program:
         if len(open_) == 0:
             return found
         z, low, high, slack = z.pick(open_), low[open_], high[open_], slack[open_]
-        y, ones = self.add_columns(slope * low, high), np.ones(len(open_))
+        # Of a unit without a finite bound nothing is known: 0 * inf and inf / inf are NaN, which no solver accepts.
+        with np.errstate(invalid="ignore"):
+            least, chord = slope * low, (high - slope * low) / (high - low)
+        y, ones = self.add_columns(least, high), np.ones(len(open_))
         self._inequality(y, z, ones, [], -1, slack)
         if slope > 0:
             self._inequality(y, z, slope * ones, [], -1, slack)
         free = np.minimum(high, -low) > 10 * slack
-        chord = (high - slope * low) / (high - low)
         at = np.flatnonzero(~free)
         self._inequality(y[at], z.pick(at), chord[at], [], 1, (high * (1 - chord) + slack)[at])
         at = np.flatnonzero(free)
