@@ -146,6 +146,7 @@ def _max_pool(op: MaxPool2d, within: Interval, rule: Any) -> MaxPoolRelaxation:
 
 
 def _dot(
-    rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " #batch *shape"]
+    rows: Float[Tensor, " batch rows *shape"], other: Float[Tensor, " batch *any_shape"]
 ) -> Float[Tensor, " batch rows"]:
+    """The products <rows, other> of flattened values: a max pool's windows may come as one axis."""
     return (rows.flatten(2) @ other.flatten(1).unsqueeze(2)).squeeze(2)
