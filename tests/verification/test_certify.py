@@ -16,8 +16,9 @@ from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
 from relucert.verification import _search as search
-from relucert.verification._incomplete import narrowest
+from relucert.verification._incomplete import Attack, narrowest
 from relucert.verification.certify import certify
+from relucert.verification.query import Budget, Query
 from relucert.verification.radius import radius
 from relucert.verification.registry import BOUNDING
 from relucert.verification.registry import METHODS as REGISTERED
@@ -272,3 +273,22 @@ def test_unbounded_sets_are_refused() -> None:
         assert len(certify(net, x[:0], net.predict(x[:0]), rc.Ball(2, 0.1), method)) == 0
         if not method.startswith(("bab", "auto")):
             assert len(radius(net, x[:0], method=method)) == 0
+
+
+def test_an_input_is_no_witness_against_its_own_decision(monkeypatch):
+    """Where logits nearly tie, the class of an input in another batch can be another: an attack then succeeds at once."""
+    net = network("fc1", torch.float32)
+    x = inputs(net, 4)
+    y = net.predict(x)
+    forward = net.forward
+
+    def near_tie(z):
+        logits = forward(z)
+        return logits if len(z) == 4 else logits - 1e3 * torch.nn.functional.one_hot(y[:1], net.classes)
+
+    monkeypatch.setattr(net, "forward", near_tie)
+    query = Query.of(net, x, y, rc.Ball(math.inf, 1e-6))
+    verdicts = [
+        decision.verdict for decision in Attack(rc.PGD(steps=2)).decide(query.restrict(torch.tensor([0])), Budget())
+    ]
+    assert Verdict.VULNERABLE not in verdicts

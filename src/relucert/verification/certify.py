@@ -81,8 +81,9 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
             yield Decision(start + place, Verdict.MISCLASSIFIED, -math.inf, "prediction", 0.0)
         right = part.holds.nonzero()[:, 0]
         if len(right) and not budget.over:
-            each = budget.each(len(right))
-            for found in verifier.decide(part.restrict(right), budget):
+            own = budget.restrict(right + start)
+            each = own.each(len(right))
+            for found in verifier.decide(part.restrict(right), own):
                 open_ = found.verdict is Verdict.UNKNOWN
                 if open_ and budget.over:
                     continue

@@ -115,6 +115,17 @@ def test_limits_end_the_search_and_say_so():
     assert int(whole.nodes.sum()) > int(few.nodes.sum())
 
 
+def test_weights_are_not_frozen_while_a_decision_is_looked_at():
+    net = network("fc deep")
+    x = inputs(net, 6)
+    ball = rc.Ball(math.inf, torch.tensor([0.05, 0.1, 0.2, 0.3, 0.1, 0.4]).double())
+    query = Query.of(net, x, net.predict(x), ball)
+    before = [weight.requires_grad for weight in query.double.parameters()]
+    assert any(before)
+    for _ in BaB(nodes=300).decide(query, Budget()):
+        assert [weight.requires_grad for weight in query.double.parameters()] == before
+
+
 @pytest.mark.parametrize(
     "given", [{"nodes": 0}, {"batch": 0}, {"steps": -1}, {"candidates": 0}, {"width": 0}, {"descent": -1}]
 )

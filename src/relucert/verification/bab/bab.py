@@ -114,27 +114,29 @@ class _Search:
     @torch.no_grad()
     def run(self) -> Iterator[Decision]:
         """Bound the points as a whole, then round after round of subproblems until nothing is open."""
+        # Weights are frozen between yields only: in float64 they may be the caller's own.
         with frozen_weights(self.double):
             self._roots()
+        yield from self._decided()
+        turns = deque(range(len(self.problems)))
+        while not self.budget.over:
+            chosen = self._chosen(turns)
             yield from self._decided()
-            turns = deque(range(len(self.problems)))
-            while not self.budget.over:
-                chosen = self._chosen(turns)
-                yield from self._decided()
-                if not chosen:
-                    break
-                started = time.monotonic()
-                which = torch.tensor([key for key, _ in chosen])
+            if not chosen:
+                break
+            started = time.monotonic()
+            which = torch.tensor([key for key, _ in chosen])
+            with frozen_weights(self.double):
                 self._round(which, torch.tensor([slot for _, slot in chosen]))
-                self._charge(started, which)
-                yield from self._decided()
-                if self.frontier.size() > self.method.memory:
-                    self.given_up[max(self.of, key=self.frontier.size)] = True
-            else:
-                self.found.timed |= ~(self.found.decided | self.given_up)
-            for point in self.of:
-                self._save(point)
-            yield from self.found.finish(self.reported, spec(self.method), self.query.x.dtype)
+            self._charge(started, which)
+            yield from self._decided()
+            if self.frontier.size() > self.method.memory:
+                self.given_up[max(self.of, key=self.frontier.size)] = True
+        else:
+            self.found.timed |= ~(self.found.decided | self.given_up)
+        for point in self.of:
+            self._save(point)
+        yield from self.found.finish(self.reported, spec(self.method), self.query.x.dtype)
 
     def _decided(self) -> Iterator[Decision]:
         """The decisions about points that are decided since the last call."""
@@ -293,13 +295,15 @@ class _Search:
         """The worst subproblems of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
         chosen: list[tuple[int, int]] = []
         taken: dict[int, int] = {}
+        # One look at the clock for each point: a point with chosen subproblems is not given up in the same call.
+        seconds: dict[int, float] = {}
         for _ in range(len(turns)):
             if len(chosen) >= self.method.batch:
                 break
             key = turns.popleft()
             problem = self.problems[key]
             point = problem.point
-            left = self._left(point)
+            left = seconds.setdefault(point, self._left(point))
             if (left <= 0 or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
                 self.given_up[point], self.found.timed[point] = True, left <= 0
             if self.found.decided[point] or self.given_up[point]:
