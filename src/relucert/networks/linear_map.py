@@ -79,7 +79,7 @@ class LinearMap:
     ) -> Float[Tensor, " batch rows *input"]:
         """Rows of V: linear functionals on a node's value, as functionals on the input.
 
-        `<pull(node, c), z> = <c, V_node z>`; with one-hot functionals these are rows of V themselves. Differentiable in
+        `<pull_back(node, c), z> = <c, V_node z>`; with one-hot functionals these are rows of V themselves. Differentiable in
         the weights.
         """
         rows = propagate_back(self.graph, _Adjoint(self._by_node()), node, functionals)
