@@ -15,7 +15,7 @@ from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
-from relucert.bounding.preactivations import BackwardBounds, unit_bounds
+from relucert.bounding.preactivations import BackwardBounds, Tightening, unit_bounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -223,7 +223,8 @@ def test_patches_give_the_bounds_of_whole_rows(
         if way == "rows":
             monkeypatch.setattr(BackwardBounds, "patched", lambda self, node: False)
         with torch.no_grad():
-            found[way] = [unit_bounds(net, x, ball, rule, intervals=False) for rule in ("parallel", "adaptive")]
+            rules: tuple[Rule, ...] = "parallel", "adaptive"
+            found[way] = [unit_bounds(net, x, ball, Tightening(rule=rule, intervals=False)) for rule in rules]
     for one, other in zip(found["patches"], found["rows"], strict=True):
         for index in one.inputs:
             torch.testing.assert_close(one.inputs[index].lower, other.inputs[index].lower, rtol=1e-9, atol=1e-9)
@@ -302,7 +303,7 @@ def test_gradients_agree_with_finite_differences(name: str, method: str) -> None
 
 def test_functionals_of_any_node_can_be_pulled() -> None:
     net, x, ball, _ = question("leaky", 2.0, 0.1, None)
-    bounds = unit_bounds(net, x, ball, "parallel")
+    bounds = unit_bounds(net, x, ball, Tightening(rule="parallel"))
     node = net.switches[-1].inputs[0]
     rows = torch.randn(4, 3, *net.graph[node].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.reduced_network import ReducedNetwork
@@ -26,8 +25,8 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
     bounds = CROWN().units(net, x, ball)
     for point in range(len(x)):
         here = torch.tensor([point])
-        inputs = {i: Interval(one.lower[here], one.upper[here]) for i, one in bounds.inputs.items()}
-        small = ReducedNetwork.of(net, inputs, prop.rows[point])
+        inputs = bounds.restrict(here).inputs
+        small = ReducedNetwork.of(net, bounds.restrict(here), prop.rows[point])
         if any(not isinstance(node.op, ReLU) for node in net.switches):
             assert small is None
             return
@@ -63,7 +62,7 @@ def test_walks_and_values_are_those_of_the_network(name: str, ball: Ball) -> Non
 
 def test_numbers_go_there_and_back() -> None:
     net, x, prop = problem("cnn", 1)
-    small = ReducedNetwork.of(net, CROWN().units(net, x, Ball(math.inf, 0.05)).inputs, prop.rows[0])
+    small = ReducedNetwork.of(net, CROWN().units(net, x, Ball(math.inf, 0.05)), prop.rows[0])
     assert small is not None
     values = {node.index: torch.randn(2, *node.shape).double() for node in net.switches}
     back = small.spread({index: part + 1 for index, part in small.restrict(values).items()}, values)

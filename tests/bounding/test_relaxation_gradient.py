@@ -23,16 +23,17 @@ def test_values_and_gradients(by_row: bool, at_once: int | None, monkeypatch: py
     rows, below, above, offset = drawn(by_row)
     if at_once is not None:
         monkeypatch.setattr(line_pull, "_BUDGET", at_once * 8 * 5 * 8)
-    back, low = pull_through_relu(rows, below, above, offset)
+    back, low, none = pull_through_relu(rows, below, above, offset)
+    assert none is None
     expected = torch.where(rows > 0, below, above) * rows
     torch.testing.assert_close(back, expected)
     torch.testing.assert_close(low, (rows.clamp(max=0) * offset).sum(2))
-    assert torch.autograd.gradcheck(pull_through_relu, (rows, below, above, offset))
+    assert torch.autograd.gradcheck(lambda *given: pull_through_relu(*given)[:2], (rows, below, above, offset))
 
 
 def test_gradients_of_what_is_asked_alone() -> None:
     rows, below, above, offset = drawn(by_row=True)
-    back, low = pull_through_relu(rows.detach(), below, above.detach(), offset.detach())
+    back, low, _ = pull_through_relu(rows.detach(), below, above.detach(), offset.detach())
     (back.sum() + low.sum()).backward()
     assert below.grad is not None
     torch.testing.assert_close(below.grad, rows.detach().clamp(min=0))

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
+from relucert.bounding.relaxation import Pulled, charged
 from relucert.core.rounding import gamma_above, relative_rounding
 from relucert.networks.patches import Filters
 
@@ -58,6 +59,7 @@ class BallRelaxation:
     reach: Tensor
     rounds: int
     by_row: bool = False
+    charge: Tensor | None = None
     parallel = False
 
     @property
@@ -70,6 +72,11 @@ class BallRelaxation:
         """Slopes for negative entries of c."""
         return self.slopes[1]
 
+    @property
+    def offset(self) -> Tensor:
+        """A bound on what a unit adds to a constant, in parts of |c|."""
+        return self.high - self.low + self.centre.abs()
+
     def with_slopes(self, below: Tensor, above: Tensor) -> BallRelaxation:
         """The relaxation with other slopes of unstable units for every row, (batch, rows, *shape)."""
         mask = self.unstable.unsqueeze(1)
@@ -78,7 +85,7 @@ class BallRelaxation:
         )
         return replace(self, slopes=(low, high), by_row=True)
 
-    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> Pulled:
         """Functionals c of the output as functionals g of the input, and the constant of the lower bound."""
         below, above = self.slopes if self.by_row else (side.unsqueeze(1) for side in self.slopes)
         slopes = torch.where(rows > 0, below, above)
@@ -91,7 +98,8 @@ class BallRelaxation:
         own = rows.flatten(2).gather(2, place) * mask.unsqueeze(1)
         centre, low, high = (side.flatten(1).gather(1, units) for side in (self.centre, self.low, self.high))
         around = _Surroundings(centre, low, high, self.reach)
-        return rows * slopes, self._constant(own, slopes.flatten(2).gather(2, place), around), None
+        low = self._constant(own, slopes.flatten(2).gather(2, place), around)
+        return Pulled(rows * slopes, low, None, charged(rows, self.charge))
 
     def convolved(self, value: Tensor, filters: Filters) -> Interval:
         """Bounds of a convolution of the outputs: that of slopes times `value`, the inputs at x, plus the constants."""

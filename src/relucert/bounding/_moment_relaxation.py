@@ -53,7 +53,7 @@ class QuadraticProblem:
     """Bounds `direct xi + weights phi(values + matrix xi) + offset` of one example from below, row by row.
 
     xi lies in the box [-1, 1] or, if `round`, in the l2 ball of radius 1. For the rounding error: `extent` bounds the linear
-    terms, `sizes` the terms of the units, with the relative error `unit`.
+    terms, `sizes` the terms of the units, `drift` the errors of the units themselves.
     """
 
     matrix: Float[Tensor, " units inputs"]
@@ -65,7 +65,7 @@ class QuadraticProblem:
     offset: Float[Tensor, " rows"]
     extent: Float[Tensor, " rows"]
     round: bool
-    unit: float
+    drift: Float[Tensor, " units"]
 
     def moments(self, search: MomentSearch) -> Float[Tensor, " rows inputs rank"]:
         """Vectors for every row: moments where the relaxation is small, in float32 and untrusted."""
@@ -120,7 +120,7 @@ class QuadraticProblem:
         reach = self.sizes + matrix.abs().sum(1)
         each = below + above * (1 + reach / (2 * root))
         total = self.extent[row] + (each * reach).sum() + (above * root).sum() + charge + linear.abs().sum()
-        error = (4 * gamma(len(values) + size + 64) + 4 * self.unit) * total
+        error = 4 * gamma(len(values) + size + 64) * total + 4 * (each * self.drift).sum()
         return start - charge - error
 
 

@@ -27,37 +27,48 @@ def pull_through_relu(
     below: Float[Tensor, " batch #rows units"],
     above: Float[Tensor, " batch 1 units"],
     offset: Float[Tensor, " batch 1 units"],
-) -> tuple[Float[Tensor, " batch rows units"], Float[Tensor, " batch rows"]]:
+    charge: Float[Tensor, " batch 2 units"] | None = None,
+) -> tuple[Float[Tensor, " batch rows units"], Float[Tensor, " batch rows"], Float[Tensor, " batch rows 2"] | None]:
     """`back` and `low` of rows; lower slopes are given for all rows (batch, 1, units), or for each row.
 
+    The last answer is |c| times the charges, without gradient; None without charges.
+
     >>> one = torch.ones(1, 1, 1)
-    >>> back, low = pull_through_relu(torch.tensor([[[2.0], [-2.0]]]), 0.0 * one, 0.5 * one, one)
-    >>> back.flatten().tolist(), low.tolist()
-    ([0.0, -1.0], [[0.0, -2.0]])
+    >>> back, low, cost = pull_through_relu(torch.tensor([[[2.0], [-2.0]]]), 0.0 * one, 0.5 * one, one)
+    >>> back.flatten().tolist(), low.tolist(), cost
+    ([0.0, -1.0], [[0.0, -2.0]], None)
     """
-    return _Pull.apply(rows, below, above, offset)  # pyright: ignore[reportReturnType]
+    back, low, cost = _Pull.apply(rows, below, above, offset, charge)  # pyright: ignore[reportGeneralTypeIssues]
+    return back, low, None if charge is None else cost
 
 
 class _Pull(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, below: Tensor, above: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, rows: Tensor, below: Tensor, above: Tensor, offset: Tensor, charge: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(rows, below, above, offset)
         back, low = torch.empty_like(rows, memory_format=torch.contiguous_format), rows.new_empty(rows.shape[:2])
+        cost = rows.new_empty(*rows.shape[:2], 0 if charge is None else charge.shape[1])
         for place in blocks(rows, _BUDGET, rows.dtype):
             c = rows[place]
             falling = c.clamp(max=0)
-            torch.mul(c - falling, _of(below, place), out=back[place])
+            rising = c - falling
+            torch.mul(rising, _of(below, place), out=back[place])
             back[place].addcmul_(falling, _of(above, place))
             low[place] = (falling @ _of(offset, place).mT).squeeze(2)
-        return back, low
+            if charge is not None:
+                cost[place] = rising.sub_(falling) @ charge[place[0]].mT
+        ctx.mark_non_differentiable(cost)
+        return back, low, cost
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, below, above, offset = ctx.saved_tensors
-        to_back, to_low = grads
+        to_back, to_low, _ = grads
         by_row = below.shape[1] == rows.shape[1] > 1
-        wanted = ctx.needs_input_grad
+        wanted = ctx.needs_input_grad[:4]
         makers = (
             torch.empty_like,
             torch.empty_like if by_row else torch.zeros_like,
@@ -84,7 +95,7 @@ class _Pull(torch.autograd.Function):
                 found[3][place[0]] += low.mT @ falling
             if found[2] is not None:
                 found[2][place[0]] += falling.mul_(back).sum(1, keepdim=True)
-        return tuple(found)
+        return *found, None
 
 
 def _of(slopes: Tensor, place: tuple[slice, slice]) -> Tensor:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
@@ -25,17 +27,32 @@ class Bounding(Method):
 
     def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
         """Bounds of all units, as good as the method makes them."""
+        return self.start(net, x, ball)
+
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
+        """The bounds of the units that it starts from.
+
+        With `executed`, the dtype that the network runs in, rounding is charged, here and in margins that go on from here.
+        """
         raise NotImplementedError(self.name)
 
-    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """The bounds of the units that it starts from."""
-        return self.units(net, x, ball)
+    def prove(
+        self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
+    ) -> tuple[UnitBounds, Margins]:
+        """From known bounds of the units, whoever found them: its own, and lower bounds on the property's margins.
+
+        Rounding is charged where the known bounds charge it.
+        """
+        raise NotImplementedError(self.name)
 
     def proceed(
         self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
-        """From known bounds of the units, whoever found them: its own, and lower bounds on the property's margins."""
-        raise NotImplementedError(self.name)
+        """As `prove`, with the margins as computed."""
+        units, margins = self.prove(net, known, x, ball, prop)
+        return units, margins.computed
 
     def solve(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property

@@ -33,6 +33,10 @@ class Interval:
         """The same as constants."""
         return Interval(self.lower.detach(), self.upper.detach())
 
+    def to(self, dtype: torch.dtype) -> Interval:
+        """The same in a wider dtype."""
+        return Interval(self.lower.to(dtype), self.upper.to(dtype))
+
     def known(self) -> Interval:
         """The interval, without an end where that is not a number: what overflows must not look as if it stood still."""
         low, high = (

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.bounding.interval import Interval, IntervalPropagation
+from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
+from relucert.bounding.rounding import (
+    RAISED,
+    Accuracy,
+    Charge,
+    ChargedIntervals,
+    Magnitudes,
+    Rounding,
+    State,
+    lowered,
+    rounding_over,
+)
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
+from relucert.core.rounding import gamma
 from relucert.networks.affine_map import to_roots
 from relucert.networks.chains import chain
 from relucert.networks.graph import Graph, Node
@@ -36,10 +48,14 @@ PIECE = 2**26  # bytes of temporaries of one backward propagation
 
 @dataclass(frozen=True, eq=False)
 class UnitBounds:
-    """Intervals of the inputs of every switching node (by the node's index), and of all logits."""
+    """Intervals of the inputs of every switching node (by the node's index), and of all logits.
+
+    `rounding` is what rounding does to the nodes; intervals then hold for the executed network as well. None: not charged.
+    """
 
     inputs: dict[int, Interval]
     logits: Interval
+    rounding: Rounding | None = None
 
     def unstable(self) -> dict[int, Bool[Tensor, " batch *shape"]]:
         """The unstable units of each node."""
@@ -50,63 +66,119 @@ class UnitBounds:
         return UnitBounds(
             {index: within.restrict(batch) for index, within in self.inputs.items()},
             self.logits.restrict(batch),
+            None if self.rounding is None else self.rounding.restrict(batch),
         )
 
     def detach(self) -> UnitBounds:
         """The bounds as constants, without gradients."""
         inputs = {index: within.detach() for index, within in self.inputs.items()}
-        return UnitBounds(inputs, self.logits.detach())
+        return UnitBounds(inputs, self.logits.detach(), self.rounding)
+
+    def improved(self, inputs: dict[int, Interval]) -> UnitBounds:
+        """The same with tighter bounds of the units; what rounding does over wider intervals still holds."""
+        return UnitBounds(inputs, self.logits, self.rounding)
+
+    def drift(self, index: int) -> Float[Tensor, " batch 2 units"] | None:
+        """What rounding does to the input of a switching node."""
+        return None if self.rounding is None else self.rounding.before[index]
+
+    def charge(self, index: int | None = None) -> Charge | None:
+        """What functionals of a switching node's input are charged for rounding, or functionals of the logits."""
+        if self.rounding is None:
+            return None
+        return self.rounding.at_logits() if index is None else self.rounding.at(index)
+
+    @torch.no_grad()
+    def recharged(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """The same bounds in the dtype of x, with the rounding of computations in that dtype."""
+        assert self.rounding is not None
+        inputs = {index: within.to(x.dtype) for index, within in self.inputs.items()}
+        rounding = rounding_over(net, x, ball, inputs, self.rounding.executed)
+        return UnitBounds(inputs, self.logits.to(x.dtype), rounding)
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, ReLURelaxation | MaxPoolRelaxation]:
         """The linear relaxation of every switching node, by its index."""
-        return {node.index: relax(node.op, self.inputs[node.index], rule) for node in net.switches}
+        return {
+            node.index: relax(node.op, self.inputs[node.index], rule, self.drift(node.index)) for node in net.switches
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tightening:
+    """How pre-activation bounds are tightened beyond intervals: the `rule` of the lower slopes, None for not at all.
+
+    `intervals=False` leaves interval arithmetic out behind the first switching node: the relaxation as published, which is
+    sometimes weaker. `budget`: bytes of memory.
+    """
+
+    rule: Rule | None
+    intervals: bool = True
+    budget: int = BUDGET
 
 
 def unit_bounds(
-    net: Network, x: Tensor, ball: Ball, rule: Rule | None, *, intervals: bool = True, budget: int = BUDGET
+    net: Network, x: Tensor, ball: Ball, tightening: Tightening, executed: torch.dtype | None = None
 ) -> UnitBounds:
-    """Bounds of every unit over the ball; without a rule for the lower slopes, by interval arithmetic alone.
+    """Bounds of every unit over the ball.
 
-    `intervals=False` leaves interval arithmetic out behind the first switching node: the relaxation as published, which is
-    sometimes weaker.
+    With `executed`, the dtype that the network runs in, rounding is charged: bounds hold for real arithmetic and for the
+    executed network. Without, they are those of the formulas, up to rounding.
     """
-    bounds = _PreactivationBounds(BackwardBounds(net.graph, x, ball, budget), rule, intervals)
-    logits = propagate(net.graph, bounds, {0: Interval(*ball.hull(x))})[len(net.graph) - 1]
-    return UnitBounds(bounds.inputs, logits)
+    rounding = None if executed is None else Rounding.over(x, ball, executed)
+    backward = BackwardBounds(net.graph, x, ball, tightening.budget, rounding)
+    bounds = _PreactivationBounds(backward, tightening)
+    logits = propagate(net.graph, bounds, {0: State(Interval(*ball.hull(x)))})[len(net.graph) - 1]
+    if rounding is not None:
+        rounding.finish(logits)
+    return UnitBounds(bounds.inputs, logits.within, rounding)
 
 
-class _PreactivationBounds(IntervalPropagation):
+class _PreactivationBounds(ChargedIntervals):
     """Intervals through the network, tightened before every switching node by backward propagation.
 
     Later nodes read the tightened intervals. `inputs` has the bounds of the inputs of all switching nodes, by index.
     """
 
-    def __init__(self, backward: BackwardBounds, rule: Rule | None, intervals: bool):
-        self.backward, self.intervals = backward, intervals
-        self.rule: Rule | None = rule
+    def __init__(self, backward: BackwardBounds, tightening: Tightening):
+        rounding = backward.rounding
+        super().__init__(None if rounding is None else Accuracy(backward.graph, rounding))
+        self.backward, self.tightening = backward, tightening
         self.inputs: dict[int, Interval] = {}
         self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
 
-    def preactivation(self, node: Node[Switching], value: Interval) -> Interval:
+    def preactivation(self, node: Node[Switching], value: State) -> State:
         within = self.inputs[node.index] = self._tightened(node, value)
-        if self.rule is not None:
-            self.relaxations[node.index] = relax(node.op, within, self.rule)
-        return within
+        drift = None
+        if self.accuracy is not None:
+            with torch.no_grad():
+                drift = self.accuracy.switching(node, within, value.drift)
+        if self.tightening.rule is not None:
+            self.relaxations[node.index] = relax(node.op, within, self.tightening.rule, drift)
+        return State(within, value.drift)
 
-    def _tightened(self, node: Node[Switching], known: Interval) -> Interval:
-        source = node.inputs[0]
+    def _tightened(self, node: Node[Switching], value: State) -> Interval:
+        source, known, rounding = node.inputs[0], value.within, self.backward.rounding
         inside, roots = affine_ancestors(self.backward.graph, source)
         if not inside:  # the input itself, or the output of another switching node
             return known
+        charge = None
+        if rounding is not None:
+            drift = value.drift
+            charge = rounding.carrying(
+                known.lower.new_zeros(len(known.lower), 2, *node.shape) if drift is None else drift
+            )
         if roots == [0]:
-            return self.backward.linear(source, known)
-        if self.rule is None:
+            return self.backward.linear(source, known, charge)
+        if self.tightening.rule is None:
             return known
+        intervals = self.tightening.intervals
         if self.backward.patched(source):
-            within = self.backward.local(self.relaxations)
-            return within.meet(known) if self.intervals else within
-        everything = not (self.intervals and node.op.decided_by_sign)
-        return self.backward.refined(source, known, self.relaxations, everything=everything, intervals=self.intervals)
+            within = self.backward.local(self.relaxations, charge)
+            return within.meet(known) if intervals else within
+        everything = not (intervals and node.op.decided_by_sign)
+        return self.backward.refined(
+            source, known, self.relaxations, charge, everything=everything, intervals=intervals
+        )
 
 
 class Chosen(NamedTuple):
@@ -124,8 +196,8 @@ class Chosen(NamedTuple):
 class BackwardBounds:
     """Bounds of a node's units over a ball by backward propagation, in pieces that fit a memory budget; for one batch."""
 
-    def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int):
-        self.graph, self.x, self.ball, self.budget = graph, x, ball, budget
+    def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int, rounding: Rounding | None = None):
+        self.graph, self.x, self.ball, self.budget, self.rounding = graph, x, ball, budget, rounding
         steps = chain(graph)
         # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
         two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
@@ -135,7 +207,7 @@ class BackwardBounds:
         """Whether a switching node lies between the input and this node."""
         return affine_ancestors(self.graph, node)[1] != [0]
 
-    def linear(self, node: int, known: Interval) -> Interval:
+    def linear(self, node: int, known: Interval, charge: Charge | None) -> Interval:
         """The exact bounds of a node without a switching node before it, whose rows are the same for all examples."""
         if math.isinf(self.ball.p) and self._mixes_once(node):
             return known  # the ball is a box, and of a box one layer's intervals are exact
@@ -152,6 +224,10 @@ class BackwardBounds:
         length, eps = norm(every, dual(self.ball.p)), self.ball.reach(self.x)[:, None]
         # Zero weights do not move at any eps: inf * 0 would be NaN.
         reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
+        if charge is not None:
+            with torch.no_grad():
+                own = charge.steps * (charge.largest @ every.abs().T + offset.abs())
+                reach = reach + RAISED * (own + charge.drift.sum(1) + charge.lost[:, None])
         free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
         if self.ball.box is None:
             return free
@@ -159,7 +235,12 @@ class BackwardBounds:
         for chosen in self.chosen(free.unstable.flatten(1)):
             batch, units, _ = chosen
             chosen_rows = every[units].reshape(*units.shape, *self.x.shape[1:])
-            ends = Functional(chosen_rows, offset[units], offset[units]).range(self.x[batch], self.ball.restrict(batch))
+            cost = some = None
+            if charge is not None:
+                some = charge.restrict(batch)
+                cost = some.drift.gather(2, units.unsqueeze(1).expand(-1, 2, -1)).mT.clone()
+            functional = Functional(chosen_rows, offset[units], offset[units], cost, some)
+            ends = functional.range(self.x[batch], self.ball.restrict(batch))
             low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
@@ -172,7 +253,7 @@ class BackwardBounds:
         assert self.pair is not None
         return math.prod(self.pair[1].shape[1:]) * self.pair[1].weight()[0].numel()
 
-    def local(self, relaxations: Relaxations) -> Interval:
+    def local(self, relaxations: Relaxations, charge: Charge | None) -> Interval:
         """The bounds of all units of the node whose rows are patches."""
         assert self.pair is not None
         first, second = self.pair
@@ -201,13 +282,37 @@ class BackwardBounds:
         def placed(by_position: list[Tensor]) -> Tensor:
             return torch.stack(by_position, 2).unflatten(2, second.shape[1:])
 
-        return Interval(low + placed(least), high + placed(most))
+        low, high = low + placed(least), high + placed(most)
+        if charge is None:
+            return Interval(low, high)
+        cost = self._local_cost(relaxed, charge)
+        return Interval(lowered(low, cost), -lowered(-high, cost))
+
+    @torch.no_grad()
+    def _local_cost(self, relaxed: ReLURelaxation, charge: Charge) -> Float[Tensor, " batch *shape"]:
+        """What rounding costs the bounds of units whose rows are patches.
+
+        The coefficients of the first convolution's units are weights of the second, so the charges at these units go through
+        its absolute weights. Rows on the receptive field are at most |second| |first|.
+        """
+        assert self.pair is not None
+        first, second = self.pair
+        largest = charge.largest.reshape(self.x.shape)
+        sizes = propagate(self.graph, Magnitudes(), {0: largest}, [first.last])[first.last]
+        filters = Filters.of(second)
+        field = max(charge.steps, gamma(filters.weight[0].numel() + 16, self.x.dtype))
+        assert relaxed.charge is not None
+        each = relaxed.charge.sum(1).reshape(sizes.shape) + 4 * field * (sizes + relaxed.offset)
+        passed = replace(filters, weight=filters.weight.abs()).apply(each)
+        offset = gamma(8, self.x.dtype) * second.offset(self.x).abs()
+        return passed + offset + charge.drift.sum(1).reshape(passed.shape) + charge.lost.reshape(-1, 1, 1, 1)
 
     def refined(
         self,
         node: int,
         known: Interval,
         relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation],
+        charge: Charge | None,
         *,
         everything: bool,
         intervals: bool,
@@ -225,10 +330,11 @@ class BackwardBounds:
             some = {index: relaxation.restrict(batch) for index, relaxation in relaxations.items()}
             picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
+            part = None if charge is None else charge.restrict(batch)
             if both:
-                below, above = pull_back(self.graph, node, picked, some).range(x, ball)
+                below, above = pull_back(self.graph, node, picked, some, part).range(x, ball)
             else:
-                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some).minimum(x, ball)
+                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some, part).lower(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
             low, high = tightened((low, high), chosen, (below, above), keep=intervals)

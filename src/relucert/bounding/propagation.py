@@ -5,14 +5,18 @@ Kolter-Wong, CROWN and alpha-CROWN differ only in the linear relaxations of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
+from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, charged
+from relucert.bounding.rounding import Charge, Margins, lowered
 from relucert.core.ball import Ball
+from relucert.core.rounding import gamma
 from relucert.networks.affine import Affine
 from relucert.networks.affine_map import offset_of_rows
 from relucert.networks.graph import Graph, Node
@@ -25,62 +29,110 @@ Relaxations = Mapping[int, ReLURelaxation | MaxPoolRelaxation]
 
 @dataclass(frozen=True, eq=False)
 class Functional:
-    """`rows z + low` (batch, rows) lies below the functional over the ball, `rows z + high` above (None: not known)."""
+    """`rows z + low` (batch, rows) lies below the functional over the ball, `rows z + high` above (None: not known).
+
+    `cost` (batch, rows, 2) is what rounding costs so far, `charge` that of the input; None where rounding is not charged.
+    """
 
     rows: Float[Tensor, " batch rows *input"]
     low: Float[Tensor, " batch rows"]
     high: Float[Tensor, " batch rows"] | None
+    cost: Float[Tensor, " batch rows 2"] | None = None
+    charge: Charge | None = None
 
     def minimum(self, x: Tensor, ball: Ball) -> Float[Tensor, " batch rows"]:
-        """The lower bound over the ball."""
+        """The lower bound over the ball as computed; its rounding is not charged."""
         return ball.minimum(x, self.rows).value + self._at(x) + self.low
 
+    def margins(self, x: Tensor, ball: Ball) -> Margins:
+        """The lower bound over the ball as computed, and less what rounding costs."""
+        return Margins.charged(self.minimum(x, ball), self._costs())
+
+    def lower(self, x: Tensor, ball: Ball) -> Float[Tensor, " batch rows"]:
+        """The lower bound over the ball that holds for the executed network as well."""
+        return self.margins(x, ball).executed
+
     def range(self, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
-        """The lower and the upper bound over the ball."""
+        """The lower and the upper bound over the ball; they hold for the executed network as well."""
         assert self.high is not None
         least, greatest = ball.range(x, self.rows)
-        value = self._at(x)
-        return value + self.low + least, value + self.high + greatest
+        value, costs = self._at(x), self._costs()
+        low, high = value + self.low + least, value + self.high + greatest
+        if costs is None:
+            return low, high
+        return lowered(low, costs.sum(-1)), -lowered(-high, costs.sum(-1))
+
+    @torch.no_grad()
+    def _costs(self) -> Float[Tensor, " batch rows 2"] | None:
+        """What rounding costs, with the last step: the minimum of the functional over the ball."""
+        if self.cost is None or self.charge is None:
+            return self.cost
+        largest = (self.rows.abs().flatten(2) @ self.charge.largest.unsqueeze(2)).squeeze(2)
+        high = 0.0 if self.high is None else self.high.abs()
+        # Sums of the offsets are rounded a few times for every node.
+        last = self.charge.steps * largest + gamma(8, self.low.dtype) * (self.low.abs() + high)
+        cost = self.cost.clone()
+        cost[..., 0] += last + self.charge.lost[:, None]
+        return cost
 
     def _at(self, x: Tensor) -> Tensor:
         return (self.rows.flatten(2) @ x.flatten(1).unsqueeze(2)).squeeze(2)
 
 
 def pull_back(
-    graph: Graph, node: int, functionals: Float[Tensor, " batch rows *shape"], relaxations: Relaxations
+    graph: Graph,
+    node: int,
+    functionals: Float[Tensor, " batch rows *shape"],
+    relaxations: Relaxations,
+    charge: Charge | None = None,
 ) -> Functional:
     """Backward propagation of a linear bound from a node to the input.
 
-    `relaxations` has the linear relaxation of every switching node on the way, by its index.
+    `relaxations` has the linear relaxation of every switching node on the way, by its index; `charge` what rounding costs at
+    the node itself, None where rounding is not charged.
     """
     bound = _LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
+    if charge is not None:
+        bound.cost = charged(functionals, charge.drift)
     rows = propagate_back(graph, bound, node, functionals)
     if rows is None:  # no node on the way depends on the input
         rows = functionals.new_zeros(*functionals.shape[:2], *graph[0].shape)
-    return Functional(rows, bound.low, bound.high)
+    return Functional(rows, bound.low, bound.high, bound.cost, charge)
 
 
 class _LinearBound(BackwardRule[Tensor]):
     """Functionals (batch, rows, *shape) of a node's value, bounded by functionals of its inputs and by offsets.
 
-    `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known).
+    `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known), `cost` what rounding costs.
     """
 
     def __init__(self, relaxations: Relaxations, zero: Tensor):
         self.relaxations = relaxations
         self.low: Tensor = zero
         self.high: Tensor | None = zero
+        self.cost: Tensor | None = None
 
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
         added = offset_of_rows(node.op, value)
-        self._add(added, added)
+        self._add(added, added, 0)
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
-        back, below, above = self.relaxations[node.index].pull_back(value)
-        self._add(below, above)
+        back, below, above, cost = self.relaxations[node.index].pull_back(value)
+        if self.cost is not None:
+            assert cost is not None, "the relaxation of a charged bound has no charges"
+            self.cost = self.cost + cost
+        self._add(below, above, math.prod(node.shape))
         return back
 
-    def _add(self, below: Tensor, above: Tensor | None) -> None:
+    def _add(self, below: Tensor, above: Tensor | None, terms: int) -> None:
+        """Add offsets; those of a relaxation are sums of so many terms of one sign."""
+        if self.cost is not None:
+            # Each partial sum is rounded once; the terms of this one have been rounded before.
+            with torch.no_grad():
+                size = below.abs() if above is None else torch.maximum(below.abs(), above.abs())
+                before = self.low.abs() if self.high is None else torch.maximum(self.low.abs(), self.high.abs())
+                dtype = size.dtype
+                self.cost[..., 0] += gamma(terms + 4, dtype) * size + gamma(2, dtype) * before
         self.low = self.low + below
         self.high = None if self.high is None or above is None else self.high + above

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,43 +25,61 @@ from torch import Tensor
 from relucert.bounding._relaxation_gradient import pull_through_relu
 from relucert.bounding.interval import Interval
 from relucert.core.errors import UnsupportedLayer
+from relucert.core.rounding import gamma_above
 from relucert.networks.patches import Filters
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
 
 
+class Pulled(NamedTuple):
+    """Functionals before a node, and what the lower bound adds; the upper bound, if it is known (batch, rows).
+
+    `cost` (batch, rows, 2) is what rounding costs, as in `Charge`; None where rounding is not charged.
+    """
+
+    rows: Float[Tensor, " batch rows *shape"]
+    low: Float[Tensor, " batch rows"]
+    high: Float[Tensor, " batch rows"] | None = None
+    cost: Float[Tensor, " batch rows 2"] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class ReLURelaxation:
-    """`below z <= node(z) <= above z + offset` for a ReLU; slopes (batch, *shape), or (batch, rows, *shape) if by row."""
+    """`below z <= node(z) <= above z + offset` for a ReLU; slopes (batch, *shape), or (batch, rows, *shape) if by row.
+
+    `charge` (batch, 2, units) is what rounding costs a functional of the output, times the absolute value of its entries.
+    """
 
     below: Tensor
     above: Tensor
     offset: Tensor
     by_row: bool = False
+    charge: Tensor | None = None
 
     @property
     def parallel(self) -> bool:
         """Whether both slopes are the same, so that one backward propagation serves lower and upper bounds."""
         return self.below is self.above
 
-    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> Pulled:
         """Functionals behind the node as functionals before it, with what must be added for a lower bound.
 
         For parallel bounds also what must be added for an upper bound.
         """
         if self.parallel:
             low, high = (_dot(part, self.offset) for part in (rows.clamp(max=0), rows.clamp(min=0)))
-            return rows * self.above.unsqueeze(1), low, high
+            return Pulled(rows * self.above.unsqueeze(1), low, high, charged(rows, self.charge))
         below = self.below.flatten(2) if self.by_row else self.below.flatten(1).unsqueeze(1)
         above, offset = (part.flatten(1).unsqueeze(1) for part in (self.above, self.offset))
-        back, low = pull_through_relu(rows.flatten(2), below, above, offset)
-        return back.reshape(rows.shape), low, None
+        back, low, cost = pull_through_relu(rows.flatten(2), below, above, offset, self.charge)
+        return Pulled(back.reshape(rows.shape), low, None, cost)
 
     def restrict(self, batch: Int[Tensor, " n"]) -> ReLURelaxation:
         """The relaxation of some examples."""
-        above = self.above[batch]
-        return ReLURelaxation(above if self.parallel else self.below[batch], above, self.offset[batch], self.by_row)
+        above, charge = self.above[batch], None if self.charge is None else self.charge[batch]
+        below = above if self.parallel else self.below[batch]
+        return ReLURelaxation(below, above, self.offset[batch], self.by_row, charge)
 
     def convolved(self, value: Tensor, filters: Filters) -> Interval:
         """The bounds of a convolution behind the node, from the bounds of the node at the value of its input."""
@@ -79,14 +97,15 @@ class MaxPoolRelaxation:
     second: Tensor
     slope: Tensor
     offset: Tensor
+    charge: Tensor | None = None
     parallel = False
 
     def restrict(self, batch: Int[Tensor, " n"]) -> MaxPoolRelaxation:
         """The relaxation of some examples."""
-        places = self.first[batch], self.second[batch]
-        return MaxPoolRelaxation(self.op, *places, self.slope[batch], self.offset[batch])
+        places, charge = (self.first[batch], self.second[batch]), None if self.charge is None else self.charge[batch]
+        return MaxPoolRelaxation(self.op, *places, self.slope[batch], self.offset[batch], charge)
 
-    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> Pulled:
         """As for `ReLURelaxation`."""
         positive, negative = rows.clamp(min=0), rows.clamp(max=0)
         shape = rows.shape[2:]
@@ -94,37 +113,54 @@ class MaxPoolRelaxation:
         back = back + self.op.transpose(
             negative * self.slope.reshape(-1, 1, *shape), self.second.unflatten(2, shape[1:])
         )
-        return back, _dot(negative, self.offset), None
+        return Pulled(back, _dot(negative, self.offset), None, charged(rows, self.charge))
 
 
 @singledispatch
-def relax(op: Switching, within: Interval, rule: Rule | Tensor) -> ReLURelaxation | MaxPoolRelaxation:
+def relax(
+    op: Switching, within: Interval, rule: Rule | Tensor, drift: Float[Tensor, " batch 2 units"] | None = None
+) -> ReLURelaxation | MaxPoolRelaxation:
     """The linear relaxation of a node whose inputs stay within an interval; a tensor gives the lower slopes of a ReLU.
 
-    Slopes by row are (batch, rows, *shape); slopes of stable units are ignored.
+    Slopes by row are (batch, rows, *shape); slopes of stable units are ignored. `drift` is what rounding does to the inputs,
+    None where it is not charged. Lines hold in real arithmetic for slopes as computed: offsets are rounded up.
     """
     raise UnsupportedLayer(f"{op.kind} has no linear relaxation")
 
 
 @relax.register
-def _relu(op: ReLU, within: Interval, rule: Any) -> ReLURelaxation:
+def _relu(op: ReLU, within: Interval, rule: Any, drift: Tensor | None = None) -> ReLURelaxation:
     low, high, slope = within.lower, within.upper, op.slope
     unstable = within.unstable
     width = torch.where(unstable, high - low, torch.ones_like(low))
     chord = torch.where(unstable, (high - slope * low) / width, torch.where(low >= 0, torch.ones_like(low), slope))
-    offset = torch.where(unstable, high * (1 - chord), torch.zeros_like(high))
+    chord = chord.clamp(min(slope, 1.0), max(slope, 1.0))
+    # The line a z + o lies above both ends, and so above the convex function between them.
+    ends = torch.maximum(high * (1 - chord), (slope - chord) * low)
+    offset = torch.where(unstable, _rounded_up(ends), torch.zeros_like(high))
+    by_row = False
     if isinstance(rule, Tensor):
         by_row = rule.dim() > low.dim()
         mask, stable = (unstable.unsqueeze(1), chord.unsqueeze(1)) if by_row else (unstable, chord)
-        return ReLURelaxation(torch.where(mask, rule, stable), chord, offset, by_row)
-    if rule == "parallel":
-        return ReLURelaxation(chord, chord, offset)
-    free = torch.where(high > -low, torch.ones_like(low), slope) if rule == "adaptive" else torch.full_like(low, slope)
-    return ReLURelaxation(torch.where(unstable, free, chord), chord, offset)
+        below = torch.where(mask, rule, stable)
+    elif rule == "parallel":
+        below = chord
+    else:
+        free = (
+            torch.where(high > -low, torch.ones_like(low), slope) if rule == "adaptive" else torch.full_like(low, slope)
+        )
+        below = torch.where(unstable, free, chord)
+    charge = None
+    if drift is not None:
+        # Functionals before the node have at most `most` times the entries of those behind it.
+        most = torch.where(unstable, torch.ones_like(chord), chord) if by_row else torch.maximum(below, chord)
+        most = most.detach().flatten(1).unsqueeze(1)
+        charge = torch.where(most == 0, torch.zeros_like(drift), most * drift)
+    return ReLURelaxation(below, chord, offset, by_row, charge)
 
 
 @relax.register
-def _max_pool(op: MaxPool2d, within: Interval, rule: Any) -> MaxPoolRelaxation:
+def _max_pool(op: MaxPool2d, within: Interval, rule: Any, drift: Tensor | None = None) -> MaxPoolRelaxation:
     windows = op.windows().to(within.lower.device)
     empty = windows < 0
 
@@ -140,9 +176,30 @@ def _max_pool(op: MaxPool2d, within: Interval, rule: Any) -> MaxPoolRelaxation:
     sure = rest <= least
     width = torch.where(sure, torch.ones_like(least), top[..., 0] - least)
     slope = torch.where(sure, torch.ones_like(least), (top[..., 0] - rest) / width)
-    offset = torch.where(sure, torch.zeros_like(least), top[..., 0] * (1 - slope))
+    # The line lies above the largest upper bound, and above `rest` at the other end.
+    ends = torch.maximum(top[..., 0] * (1 - slope), rest - slope * least)
+    size = torch.maximum(top[..., 0].abs(), torch.maximum(rest.abs(), least.abs()))
+    offset = torch.where(sure, torch.zeros_like(least), ends + gamma_above(4, ends.dtype) * size.detach())
     place = torch.arange(len(windows), device=windows.device)
-    return MaxPoolRelaxation(op, windows[place, floor], windows[place, order[..., 0]], slope, offset)
+    charge = None
+    if drift is not None:  # a functional of a maximum becomes one of an entry of its window
+        charge = op.apply(drift.unflatten(2, op.in_shape).flatten(0, 1)).unflatten(0, drift.shape[:2]).flatten(2)
+    return MaxPoolRelaxation(op, windows[place, floor], windows[place, order[..., 0]], slope, offset, charge)
+
+
+def _rounded_up(offset: Tensor) -> Tensor:
+    """A positive number above its value in real arithmetic, after at most three operations."""
+    return offset * (1 + gamma_above(3, offset.dtype)) + torch.finfo(offset.dtype).tiny
+
+
+def charged(
+    rows: Float[Tensor, " batch rows *shape"], charge: Float[Tensor, " batch 2 units"] | None
+) -> Float[Tensor, " batch rows 2"] | None:
+    """What rounding costs functionals: the absolute values of their entries times the charges."""
+    if charge is None:
+        return None
+    with torch.no_grad():
+        return rows.detach().abs().flatten(2) @ charge.mT
 
 
 def _dot(

@@ -1,233 +1,320 @@
-"""Rounding errors over a ball: of the network when it runs in its dtype, and of bounds computed in float64.
+"""Rounding charged where it arises: an interval bias of every affine node.
 
-A verdict speaks of the network of real arithmetic and, besides, of the network as it runs in its own dtype. One operation of n
-rounded terms is off by at most gamma_n (|A| |z| + |b|), gamma_n = n u / (1 - n u), in any order of summation, and passes on
-|A| times the error that it was given. The absolute values of all nodes over the ball are known from interval bounds.
+Let the network run in its dtype. An affine node then computes W a + b + e with
+
+    |e| <= gamma_n (|W| amax + |b|),    gamma_n = n u / (1 - n u),
+
+for sums of n products in any order, where amax bounds the absolute values of its inputs over the ball. So the executed network
+is one of a family of networks with interval biases e, and the network of real arithmetic is another, with e = 0. Pre-activation
+bounds hold for the whole family: they are widened by what is charged below.
+
+Backward propagation with coefficients A in front of the node loses |A| |e|, nothing more. The computation of the bound rounds
+as well, in the same form: the computed coefficients before the node are A W - r with |r| <= gamma_n |A| |W|, and replacing r a
+by its smallest value costs gamma_n |A| |W| amax at once, instead of an error that all earlier layers multiply. So
+
+    lower bound = computed value - sum over nodes of |A| (gamma_executed + gamma_computed) (|W| amax + |b|),
+
+one product with a vector for each node; products of absolute matrices, which explode with depth, do not occur. Between two
+switching nodes errors are added up forward (`drift`), so that they are charged once, at the switching node behind them.
+
+Charges come in pairs: at position 0 what the computation of the bound rounds, which every proof needs, at position 1 what the
+network rounds when it runs. A margin less the first is a bound for real arithmetic, less both for the network as executed.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.core.ball import Ball
 from relucert.core.norms import dual
-from relucert.core.properties import Property
-from relucert.core.rounding import gamma, unit_roundoff
+from relucert.core.rounding import gamma
 from relucert.networks.affine import Affine
 from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import transpose_rows
 from relucert.networks.network import Network
 from relucert.networks.switching import MaxPool2d, ReLU, Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, propagate, propagate_back
+from relucert.networks.traversal import ForwardRule, propagate
+
+#: Pays for the rounding of the charges themselves, sums of positive terms.
+RAISED = 1.02
+
+_MORE = 8  # operations besides the sum of products: centre and radius of an interval, slopes, differences
 
 
-@torch.no_grad()
-def evaluation_error(
-    net: Network,
-    x: Float[Tensor, " batch *input"],
-    ball: Ball,
-    inputs: dict[int, Interval],
-    prop: Property,
-    dtype: torch.dtype,
-) -> Float[Tensor, " batch specs"]:
-    """The evaluation error of the property's margins in `dtype`: the largest distance to their real values in the ball.
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """What a functional of one node's value is charged: `drift` (batch, 2, units) times the absolute value of its entries.
 
-    With delta what a node itself rounds, the margin is off by the sum over nodes of J delta, where J is a product of matrices
-    and of slopes between the two computations: 1 or s for a ReLU that is on or off in both, anything between otherwise. J is
-    known as a centre and a radius, so signs cancel as far as units are stable. `net` and `x` are in float64, `inputs` has
-    known intervals of the inputs of switching nodes.
-    """
-    sizes, _, relative = _sizes(net, x, ball, inputs)
-    doubt = {index: relative * size for index, size in sizes.items()}
-    forward = _OwnErrors(inputs, dtype, doubt)
-    start = Interval(*ball.hull(x)), torch.zeros_like(x)
-    within, error = propagate(net.graph, forward, {0: start})[len(net.graph) - 1]
-    backward = _Amplification(net.graph, forward.own, forward.stable, x.new_zeros(prop.rows.shape[:2]))
-    propagate_back(net.graph, backward, len(net.graph) - 1, (prop.rows, torch.zeros_like(prop.rows)))
-    # The difference of two logits is compared with zero, not computed: its own rounding cannot change the sign; offsets can.
-    sizes = (prop.rows.abs() @ _size(within, error).unsqueeze(2)).squeeze(2)
-    compared = sizes * (prop.offsets != 0) + prop.offsets.abs()
-    # One more per cent pays for the rounding of all this.
-    return 1.01 * backward.total + 4 * unit_roundoff(dtype) * compared
-
-
-class _OwnErrors(ForwardRule[tuple[Interval, Tensor]]):
-    """The interval of every node, and how far its value may be off in a dtype.
-
-    `own` has what every node itself rounds at most, `stable` which ReLUs are on and which are off in spite of rounding.
+    For the last step, the minimum over the ball: `largest` (batch, inputs) bounds |x| + |z - x|, `steps` is the relative
+    error of the minimum of a linear functional over the ball. `lost` (batch,) pays for products that underflow on the way.
     """
 
-    def __init__(self, inputs: dict[int, Interval], dtype: torch.dtype, doubt: dict[int, Tensor]):
-        self.inputs, self.dtype, self.info, self.doubt = inputs, dtype, torch.finfo(dtype), doubt
-        self.intervals = IntervalPropagation()
-        self.own: dict[int, Tensor] = {}
-        self.stable: dict[int, tuple[Tensor, Tensor]] = {}
+    drift: Float[Tensor, " batch 2 units"]
+    largest: Float[Tensor, " batch inputs"]
+    lost: Float[Tensor, " batch"]
+    steps: float
 
-    def affine(self, node: Node[Affine], inputs: list[tuple[Interval, Tensor]]) -> tuple[Interval, Tensor]:
-        relative = gamma(node.op.terms, self.dtype)
-        reach = node.op.magnitude(*(_size(*given) for given in inputs))
+    def restrict(self, batch: Int[Tensor, " n"]) -> Charge:
+        """The charges of some examples."""
+        return Charge(self.drift[batch], self.largest[batch], self.lost[batch], self.steps)
+
+
+@dataclass(eq=False)
+class Rounding:
+    """What rounding does to the nodes of a network over a ball, as far as propagation has come.
+
+    `before` has the drift of the input of every switching node by the node's index, `logits` that of the logits; `executed` is
+    the dtype that the network runs in. `largest`, `lost` and `steps` are those of `Charge`.
+    """
+
+    executed: torch.dtype
+    largest: Float[Tensor, " batch inputs"]
+    lost: Float[Tensor, " batch"]
+    steps: float
+    before: dict[int, Float[Tensor, " batch 2 units"]] = field(default_factory=dict)
+    logits: Float[Tensor, " batch 2 classes"] | None = None
+
+    @staticmethod
+    @torch.no_grad()
+    def over(x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype) -> Rounding:
+        """For a ball, before the first node."""
+        low, high = (side.flatten(1) for side in ball.hull(x))
+        centre, size = x.flatten(1), math.prod(x.shape[1:])
+        largest = centre.abs() + torch.maximum(high - centre, centre - low)
+        # A value and a minimum are two sums. Minima over the ball take powers q - 1 for 1 < p < 2, which multiply errors.
+        times = 2.0 if math.isinf(ball.p) else 4.0 * (dual(ball.p) if 1 < ball.p < 2 else 1.0)
+        return Rounding(executed, largest, x.new_zeros(len(x)), times * gamma(size + 16, x.dtype))
+
+    def finish(self, logits: State) -> None:
+        """Keep the drift of the logits."""
+        drift = logits.drift
+        if drift is None:
+            drift = logits.within.lower.new_zeros(len(self.lost), 2, *logits.within.lower.shape[1:])
+        self.logits = drift.flatten(2)
+
+    def at(self, index: int) -> Charge:
+        """The charge of functionals of a switching node's input."""
+        return Charge(self.before[index], self.largest, self.lost, self.steps)
+
+    def at_logits(self) -> Charge:
+        """The charge of functionals of the logits."""
+        assert self.logits is not None
+        return Charge(self.logits, self.largest, self.lost, self.steps)
+
+    def carrying(self, drift: Float[Tensor, " batch 2 *shape"]) -> Charge:
+        """The charge of functionals of a node with a drift."""
+        return Charge(drift.flatten(2), self.largest, self.lost, self.steps)
+
+    def fresh(self) -> Rounding:
+        """The same before the first node."""
+        return Rounding(self.executed, self.largest, self.lost, self.steps)
+
+    def restrict(self, batch: Int[Tensor, " n"]) -> Rounding:
+        """Those of some examples."""
+        before = {index: drift[batch] for index, drift in self.before.items()}
+        logits = None if self.logits is None else self.logits[batch]
+        return Rounding(self.executed, self.largest[batch], self.lost[batch], self.steps, before, logits)
+
+
+class Accuracy:
+    """Computes the drift of node after node, and fills a `Rounding`."""
+
+    def __init__(self, graph: Graph, rounding: Rounding):
+        self.rounding = rounding
+        #: How many nodes read each node: so many functionals are added up there.
+        self.readers = Counter(source for node in graph for source in node.inputs)
+
+    def affine(
+        self, node: Node[Affine], inputs: list[Interval], drifts: list[Tensor | None]
+    ) -> tuple[Float[Tensor, " batch 2 *shape"] | None, Float[Tensor, " batch *shape"] | None]:
+        """The drift of an affine node, and how far the node itself rounds: by so much its interval is widened."""
+        op, own = node.op, None
+        if not op.permutes:
+            own = self._own(node, inputs)
+        passed = None
+        if any(drift is not None for drift in drifts):
+            like = next(drift for drift in drifts if drift is not None)
+            given = [
+                like.new_zeros(like.shape[0] * 2, *shape) if drift is None else drift.flatten(0, 1)
+                for drift, shape in zip(drifts, op.in_shapes, strict=True)
+            ]
+            passed = RAISED * op.absolute(*given).unflatten(0, like.shape[:2])
+        if own is None:
+            return passed, None
+        return own if passed is None else own + passed, own.sum(1)
+
+    def _own(self, node: Node[Affine], inputs: list[Interval]) -> Float[Tensor, " batch 2 *shape"]:
+        op, rounding = node.op, self.rounding
+        largest = [absolute(within) for within in inputs]
+        reach = op.magnitude(*largest)
+        offset = op.magnitude(*(part.new_zeros(1, *part.shape[1:]) for part in largest))
+        info, more = torch.finfo(reach.dtype), _MORE + sum(self.readers[source] for source in node.inputs)
+        count = max(op.terms, op.adjoint_terms)
+        computed = gamma(count + more, reach.dtype) * reach + gamma(reach[0].numel() + 4, reach.dtype) * offset
+        there, relative = torch.finfo(rounding.executed), gamma(op.terms, rounding.executed)
         # Beyond the range of the dtype nothing is known of the value.
-        own = torch.where(reach * (1 + relative) < self.info.max, relative * reach + self.info.tiny, math.inf)
-        self.own[node.index] = own
-        error = node.op.absolute(*(off for _, off in inputs)) + own
-        return self.intervals.affine(node, [within for within, _ in inputs]), error
+        executed = torch.where(reach * (1 + relative) < there.max, relative * reach, math.inf)
+        # Products that underflow: of the coefficients, times what they stand at, and of the values themselves.
+        total = sum((part.flatten(1).sum(1) for part in largest), start=rounding.lost.new_zeros(len(reach)))
+        rounding.lost = rounding.lost + count * info.tiny * (1.0 + total)
+        return RAISED * torch.stack([computed + count * info.tiny, executed + op.terms * there.tiny], 1)
 
-    def relu(self, node: Node[ReLU], value: tuple[Interval, Tensor]) -> tuple[Interval, Tensor]:
-        off, within = value[1], self._known(node, value[0])
-        # A ReLU moves no more than its unit, but a leaky slope is rounded, and so is the product with it.
-        rounded = gamma(2, self.dtype) * node.op.slope * _size(within, off) + self.info.tiny
-        self.own[node.index] = rounded * (node.op.slope != 0)
-        # The intervals were computed in float64 and have errors of their own.
-        sure = off + self.doubt[node.index]
-        self.stable[node.index] = within.lower > sure, within.upper < -sure
-        return self.intervals.relu(node, within), off + self.own[node.index]
+    def switching(
+        self, node: Node[Switching], within: Interval, drift: Float[Tensor, " batch 2 *shape"] | None
+    ) -> Float[Tensor, " batch 2 units"]:
+        """The drift before a switching node, kept in `before`: with what the node and its relaxation round."""
+        size = absolute(within)
+        info, there = torch.finfo(size.dtype), torch.finfo(self.rounding.executed)
+        read = self.readers[node.index] + self.readers[node.inputs[0]]
+        # Slopes and products with slopes; overlapping windows of a pool are added up.
+        own = gamma(_MORE + read + (node.op.most() if isinstance(node.op, MaxPool2d) else 0), size.dtype) * size
+        leaky = isinstance(node.op, ReLU) and node.op.slope != 0
+        # The executed slope is rounded, and so is the product with it.
+        runs = gamma(2, self.rounding.executed) * size + there.tiny if leaky else torch.zeros_like(size)
+        total = torch.stack([own + info.tiny, runs], 1)
+        total = RAISED * total if drift is None else RAISED * total + drift
+        self.rounding.lost = self.rounding.lost + info.tiny * (1.0 + size.flatten(1).sum(1))
+        self.rounding.before[node.index] = total.flatten(2)
+        return self.rounding.before[node.index]
 
-    def max_pool(self, node: Node[MaxPool2d], value: tuple[Interval, Tensor]) -> tuple[Interval, Tensor]:
-        self.own[node.index] = value[1].new_zeros(1, *node.shape)  # a maximum moves no more than its entries do
-        return self.intervals.max_pool(node, self._known(node, value[0])), node.op.apply(value[1])
 
-    def _known(self, node: Node[Switching], within: Interval) -> Interval:
-        return within.meet(self.inputs[node.index]) if node.index in self.inputs else within
+class State(NamedTuple):
+    """The interval of a node over the ball, and its drift (None: nothing is rounded since the last switching node)."""
+
+    within: Interval
+    drift: Float[Tensor, " batch 2 *shape"] | None = None
 
 
-class _Amplification(BackwardRule[tuple[Tensor, Tensor]]):
-    """The factors J between a node's error and the margins' as centre and radius, (batch, specs, *shape) each.
+class ChargedIntervals(ForwardRule[State]):
+    """Interval arithmetic, widened by what every node rounds; without an `accuracy` rounding is not charged.
 
-    `total` adds up what the nodes' own errors make of the margins'.
+    `known` has bounds of the inputs of switching nodes, by index, that hold for the executed network as well.
     """
 
-    def __init__(self, graph: Graph, own: dict[int, Tensor], stable: dict[int, tuple[Tensor, Tensor]], total: Tensor):
-        self.graph, self.own, self.stable, self.total = graph, own, stable, total
+    def __init__(self, accuracy: Accuracy | None, known: Mapping[int, Interval] | None = None):
+        self.accuracy, self.known = accuracy, known or {}
+        self.intervals = IntervalPropagation()
 
-    def affine(self, node: Node[Affine], value: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
-        self._count(node, value)
-        shapes = [self.graph[source].shape for source in node.inputs]
-        spread = _absolute_transpose(node.op, shapes, value[1])
-        moved = transpose_rows(node.op, value[0])
-        return tuple(zip(moved, (part.unflatten(0, value[1].shape[:2]) for part in spread), strict=True))
+    def affine(self, node: Node[Affine], inputs: list[State]) -> State:
+        given = [state.within for state in inputs]
+        within = self.intervals.affine(node, given)
+        if self.accuracy is None:
+            return State(within)
+        with torch.no_grad():
+            drift, wider = self.accuracy.affine(node, given, [state.drift for state in inputs])
+        if wider is not None:
+            within = Interval(within.lower - wider, within.upper + wider)
+        return State(within, drift)
 
-    def relu(self, node: Node[ReLU], value: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        self._count(node, value)
-        (centre, radius), slope = value, node.op.slope
-        on, off = (part.unsqueeze(1) for part in self.stable[node.index])
-        between = centre.new_tensor((1 + slope) / 2)  # tensors: plain numbers would be rounded to float32
-        middle = torch.where(on, centre.new_ones(()), torch.where(off, centre.new_tensor(slope), between))
-        half = torch.where(on | off, centre.new_zeros(()), centre.new_tensor((1 - slope) / 2))
-        return centre * middle, radius * (middle + half) + centre.abs() * half
+    def preactivation(self, node: Node[Switching], value: State) -> State:
+        within = value.within
+        if node.index in self.known:
+            within = within.meet(self.known[node.index])
+        if self.accuracy is not None:
+            self.accuracy.switching(node, within, value.drift)
+        return State(within, value.drift)
 
-    def max_pool(self, node: Node[MaxPool2d], value: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        self._count(node, value)  # every entry of a window may be the one that moves
-        spread = _to_windows(node.op, value[0].abs() + value[1])
-        return torch.zeros_like(spread), spread
-
-    def add(self, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return one[0] + other[0], one[1] + other[1]
-
-    def _count(self, node: Node, value: tuple[Tensor, Tensor]) -> None:
-        own = self.own[node.index].expand(len(self.total), *node.shape).flatten(1)
-        self.total += ((value[0].abs() + value[1]).flatten(2) @ own.unsqueeze(2))[..., 0]
-
-
-def _absolute_transpose(op: Affine, shapes: list[tuple[int, ...]], rows: Tensor) -> list[Tensor]:
-    """|A|' rows, as the gradient of the linear map |A|; (batch * rows, *shape) for each input."""
-    flat = rows.flatten(0, 1)
-    with torch.enable_grad():
-        given = [flat.new_zeros(len(flat), *shape).requires_grad_() for shape in shapes]
-        return list(torch.autograd.grad(op.absolute(*given), given, flat))
-
-
-def _to_windows(op: MaxPool2d, rows: Float[Tensor, " batch rows channels high wide"]) -> Tensor:
-    """The values of all windows that see an entry, summed at the entry."""
-    windows = op.windows().to(rows.device)
-    height, width = op.in_shape[1:]
-    spread = rows.new_zeros(*rows.shape[:3], height * width + 1)
-    places = torch.where(windows < 0, height * width, windows)  # what lies in the padding is dropped
-    for place in places.T:
-        spread.index_add_(3, place, rows.flatten(3))
-    return spread[..., :-1].unflatten(3, (height, width))
+    def switching(self, node: Node[Switching], value: State) -> State:
+        within = self.intervals.switching(node, value.within)
+        if self.accuracy is not None and isinstance(node.op, ReLU) and node.op.slope != 0:
+            # A leaky slope is rounded, here and in the network as executed.
+            there = torch.finfo(self.accuracy.rounding.executed)
+            wider = (gamma(4, within.lower.dtype) + gamma(2, self.accuracy.rounding.executed)) * absolute(
+                value.within
+            ) + there.tiny
+            within = Interval(within.lower - wider, within.upper + wider)
+        return State(within)
 
 
 @torch.no_grad()
-def bound_error(
-    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval], prop: Property
-) -> Float[Tensor, " batch specs"]:
-    """The rounding error of margins that backward propagation computes in float64.
+def rounding_over(
+    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, known: Mapping[int, Interval], executed: torch.dtype
+) -> Rounding:
+    """What rounding does to a network over a ball, from bounds of the inputs of its switching nodes.
 
-    Every product of backward propagation is one of an affine node with functionals made of the property's rows by products with
-    |A| and slopes of at most 1; offsets of relaxations are at most the upper bound of their unit. So the sum of the absolute
-    values of all summands is at most the value of a forward pass of the largest inputs with |A|, |b| and doubled switching
-    nodes; each summand takes part in as many roundings as there are terms between it and the input. The bounds of the units,
-    which relaxations are made of, have errors of the same kind: once more for every switching node.
+    `net` and `x` are in the dtype that bounds are computed in, `executed` is the dtype that the network runs in.
     """
-    _, logits, relative = _sizes(net, x, ball, inputs)
-    total = (prop.rows.abs() @ logits.unsqueeze(2)).squeeze(2) + prop.offsets.abs()
-    return relative * total
+    rounding = Rounding.over(x, ball, executed)
+    rule = ChargedIntervals(Accuracy(net.graph, rounding), known)
+    logits = propagate(net.graph, rule, {0: State(Interval(*ball.hull(x)))})[len(net.graph) - 1]
+    rounding.finish(logits)
+    return rounding
 
 
-@torch.no_grad()
-def largest_inputs(
-    net: Network, x: Float[Tensor, " batch *input"], ball: Ball, inputs: dict[int, Interval]
-) -> tuple[dict[int, Tensor], Float[Tensor, " batch"]]:
-    """The sums of absolute summands in the input of each switching node, and the relative error of backward propagation.
-
-    A functional that is added at a unit with the weight beta, as for a split, adds at most error * beta * size to the error of
-    the margin.
-    """
-    sizes, _, relative = _sizes(net, x, ball, inputs)
-    return sizes, x.new_full((len(x),), relative)
-
-
-def _sizes(net: Network, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> tuple[dict[int, Tensor], Tensor, float]:
-    """The forward pass of absolute values: before every switching node, at the logits, and the relative error."""
-    low, high = ball.hull(x)
-    rule = _Sizes(inputs, math.prod(x.shape[1:]) + 8, x.new_zeros(len(x)))
-    logits = propagate(net.graph, rule, {0: torch.maximum(low.abs(), high.abs())})[len(net.graph) - 1]
-    # Minima over the ball take powers q - 1 for 1 < p < 2, which multiply relative errors.
-    powers = dual(ball.p) if 1 < ball.p < 2 else 1.0
-    times = 4 * powers * rule.terms * (1 + len(net.switches))
-    relative = times * unit_roundoff()
-    # In parts of the relative error, so that one number serves callers for both.
-    lost = (1 + len(net.switches)) * rule.lost / relative
-    before = {index: size + lost.reshape(-1, *(1,) * (size.dim() - 1)) for index, size in rule.before.items()}
-    return before, logits + lost[:, None], relative
-
-
-class _Sizes(ForwardRule[Tensor]):
-    """Bounds on the sums of absolute summands in every node, with doubled switching nodes.
-
-    `before` has those of the inputs of switching nodes, `terms` counts the roundings. `lost` bounds the effect of products
-    that vanish below the smallest number of the dtype: each is at most `tiny`, times the value that it stands at.
-    """
-
-    def __init__(self, inputs: dict[int, Interval], terms: int, lost: Tensor):
-        self.inputs, self.terms, self.lost = inputs, terms, lost
-        self.before: dict[int, Tensor] = {}
+class Magnitudes(ForwardRule[Tensor]):
+    """|W| z + |b| from node to node, as far as nodes are affine: the size of what is summed up."""
 
     def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
-        count = max(node.op.terms, node.op.adjoint_terms)
-        self._lose(count, inputs)
-        self.terms += count + 8
         return node.op.magnitude(*inputs)
 
-    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
-        self._lose(2, [value])
-        self.terms += 8
-        if node.index in self.inputs:
-            known = self.inputs[node.index]
-            value = torch.maximum(value, torch.maximum(known.lower.abs(), known.upper.abs()))
-        self.before[node.index] = value
-        return 2 * node.op.apply(value)
 
-    def _lose(self, count: int, inputs: list[Tensor]) -> None:
-        tiny = torch.finfo(self.lost.dtype).tiny
-        self.lost = self.lost + tiny * count * sum(1.0 + part.flatten(1).sum(1) for part in inputs)
+def absolute(within: Interval) -> Float[Tensor, " batch *shape"]:
+    """The largest absolute value in an interval."""
+    return torch.maximum(within.lower.abs(), within.upper.abs())
 
 
-def _size(within: Interval, error: Tensor) -> Tensor:
-    """The largest absolute value, with what rounding has added."""
-    return torch.maximum(within.lower.abs(), within.upper.abs()) + error
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """Lower bounds on the margins of a property over a ball, mostly (batch, specs).
+
+    `computed` is the bound as computed, with gradients if it has any; `real` is proved for the network of real arithmetic,
+    `executed` for the network as it runs in its dtype. Where rounding is not charged all three are the same.
+    """
+
+    computed: Float[Tensor, " *margins"]
+    real: Float[Tensor, " *margins"]
+    executed: Float[Tensor, " *margins"]
+
+    @staticmethod
+    def plain(computed: Float[Tensor, " *margins"]) -> Margins:
+        """Bounds whose rounding is not charged."""
+        return Margins(computed, computed, computed)
+
+    @staticmethod
+    def charged(computed: Float[Tensor, " *margins"], cost: Float[Tensor, " *margins 2"] | None) -> Margins:
+        """Bounds less their charges; without charges, as they are."""
+        if cost is None:
+            return Margins.plain(computed)
+        real, executed = lowered(computed.detach(), cost[..., 0]), lowered(computed.detach(), cost.sum(-1))
+        return Margins(computed, real, executed)
+
+    def best(self, other: Margins) -> Margins:
+        """The larger of two bounds, entry by entry: both hold. What is not a number proves nothing."""
+        plain = self.real is self.computed and other.real is other.computed
+        computed = torch.fmax(self.computed, other.computed)
+        if plain:
+            return Margins.plain(computed)
+        return Margins(computed, torch.fmax(self.real, other.real), torch.fmax(self.executed, other.executed))
+
+    def plus(self, offsets: Float[Tensor, " *margins"]) -> Margins:
+        """The bounds with the offsets of a property added, rounded down."""
+        if self.real is self.computed:
+            return Margins.plain(self.computed + offsets)
+        real, executed = (lowered(part + offsets, torch.zeros_like(part)) for part in (self.real, self.executed))
+        return Margins(self.computed + offsets, *(
+            torch.where(offsets == 0, part, down)
+            for part, down in ((self.real, real), (self.executed, executed))
+        ))  # fmt: skip
+
+    def stacked(self) -> Float[Tensor, " *margins 3"]:
+        """All three bounds as one tensor without gradients."""
+        return torch.stack([self.computed.detach(), self.real.detach(), self.executed.detach()], -1)
+
+    @staticmethod
+    def unstacked(bounds: Float[Tensor, " *margins 3"]) -> Margins:
+        """From the tensor that `stacked` returns."""
+        return Margins(*bounds.unbind(-1))
+
+
+def lowered(bound: Float[Tensor, " *shape"], cost: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
+    """A computed lower bound less its charges, rounded down."""
+    less = bound - RAISED * cost
+    return torch.nextafter(torch.nextafter(less, torch.full_like(less, -math.inf)), torch.full_like(less, -math.inf))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,10 @@ from torch import Tensor
 
 from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
 from relucert.bounding.interval import Interval
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.reduced_network import ReducedNetwork
-from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.relaxation import Pulled, ReLURelaxation, charged, relax
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -34,18 +36,24 @@ Numbers = dict[int, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class SplitRelaxation:
-    """The linear relaxation of a layer of ReLUs, and what split multipliers subtract before it, `push` (problems, *shape)."""
+    """The linear relaxation of a layer of ReLUs, and what split multipliers subtract before it, `push` (problems, *shape).
+
+    `drift` is what rounding does to the inputs of the ReLUs, and is charged for the multipliers as well.
+    """
 
     relaxation: ReLURelaxation
     push: Tensor
     seen: dict[str, Tensor]
+    drift: Tensor | None
     parallel = False
 
-    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def pull_back(self, rows: Float[Tensor, " batch rows *shape"]) -> Pulled:
         """As for `ReLURelaxation`; the functionals of the node's output are kept in `seen`."""
         self.seen["rows"] = rows.detach()
-        back, low, _ = self.relaxation.pull_back(rows)
-        return back - self.push.unsqueeze(1), low, None
+        back, low, _, cost = self.relaxation.pull_back(rows)
+        if cost is not None and self.drift is not None:
+            cost = cost + cast(Tensor, charged(self.push.unsqueeze(1), self.drift))
+        return Pulled(back - self.push.unsqueeze(1), low, None, cost)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +67,7 @@ class Problems:
     x: Tensor
     ball: Ball
     prop: Property
-    inputs: dict[int, Interval]
+    bounds: UnitBounds
     splits: Splits
     reduced: tuple[ReducedNetwork, Int[Tensor, " problems"]] | None = None
 
@@ -68,7 +76,7 @@ class Problems:
 
     def clipped(self, index: int) -> Interval:
         """The interval of a node's input, cut off at zero by its splits."""
-        within = self.inputs[index]
+        within = self.bounds.inputs[index]
         if index not in self.splits:
             return within
         sign = self.splits[index]
@@ -86,17 +94,6 @@ class DualVariables:
     betas: Numbers
 
 
-@dataclass(frozen=True, eq=False)
-class MultiplierError:
-    """Rounding error that split multipliers add to a margin: at most `unit` times the sum of beta times `reach`.
-
-    `reach` bounds the size of every ReLU's input over the ball, `unit` is the relative error of backward propagation.
-    """
-
-    reach: Numbers
-    unit: Float[Tensor, " problems"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class AscentOptions:
     """`steps` of dual ascent at a `rate` (that of multipliers is half of it), and the number of `candidates` for a split."""
@@ -110,10 +107,12 @@ class AscentOptions:
 class AscentResult:
     """Margins (problems,), optimised slopes and multipliers, minimisers of the bound, and candidates for the next split.
 
+    `margin` is proved for real arithmetic, `executed` for the executed network.
     `units` (problems, k) number the units of all ReLUs in the order of the nodes, by decreasing branching score, -1 for none.
     """
 
     margin: Float[Tensor, " problems"]
+    executed: Float[Tensor, " problems"]
     slopes: Numbers
     betas: Numbers
     point: Float[Tensor, " problems *input"]
@@ -129,31 +128,31 @@ class AscentResult:
             {i: torch.cat([getattr(part, name)[i] for part in parts])[back] for i in getattr(parts[0], name)}
             for name in ("slopes", "betas")
         )
-        margin, point, units = (
-            torch.cat([getattr(part, name) for part in parts])[back] for name in ("margin", "point", "units")
+        margin, executed, point, units = (
+            torch.cat([getattr(part, name) for part in parts])[back]
+            for name in ("margin", "executed", "point", "units")
         )
-        return AscentResult(margin, slopes, betas, point, units)
+        return AscentResult(margin, executed, slopes, betas, point, units)
 
 
 def ascend(
     net: Network,
     problems: Problems,
     start: DualVariables,
-    goal: Float[Tensor, " problems"],
-    error: MultiplierError,
     options: AscentOptions,
 ) -> AscentResult:
-    """Optimise slopes and split multipliers from a start, until all margins exceed the goal or for all steps."""
-    bound = _SplitBound(net, problems, start, error)
+    """Optimise slopes and split multipliers from a start, until all margins are positive when executed or for all steps."""
+    bound = _SplitBound(net, problems, start)
     steps = options.steps if bound.relus else 0
     leaks = [node.op.slope for node in bound.relus]
     variables = [
         Variables(list(bound.slopes.values()), leaks, 1.0, options.rate),
         Variables(list(bound.betas.values()), [0.0] * len(leaks), None, options.rate / 2),
     ]
-    unknown = problems.x.new_full((len(problems),), -math.inf)
+    unknown = problems.x.new_full((len(problems), 2), -math.inf)
     schedule = Schedule(steps=steps, decay=0.96, averages=(0.9, 0.99))
-    margin = dual_ascent(net, bound, variables, unknown, schedule, goal)
+    goal = torch.stack([unknown[:, 0], torch.zeros_like(unknown[:, 0])], 1)
+    margin, executed = dual_ascent(net, bound, variables, unknown, schedule, goal).unbind(1)
     assert bound.functional is not None
     with torch.no_grad():
         point = problems.ball.minimum(problems.x, bound.functional.rows.detach(), point=True).point
@@ -162,7 +161,7 @@ def ascend(
         if bound.relus:
             units = _branching_scores(bound, options.candidates)
     slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (bound.slopes, bound.betas))
-    return AscentResult(margin, slopes, betas, point[:, 0], units)
+    return AscentResult(margin, executed, slopes, betas, point[:, 0], units)
 
 
 class _SplitBound:
@@ -171,14 +170,14 @@ class _SplitBound:
     A call keeps the `functional` of the input that bounds the margin, and the functionals of every ReLU's output, in `seen`.
     """
 
-    def __init__(self, net: Network, problems: Problems, start: DualVariables, error: MultiplierError):
-        self.net, self.problems, self.error = net, problems, error
+    def __init__(self, net: Network, problems: Problems, start: DualVariables):
+        self.net, self.problems = net, problems
         reduced = problems.reduced
         switches = [node for node in net.switches if reduced is None or node.index in reduced[0].layers]
         self.relus = [node for node in net.relus if node in switches]
         self.within = {node.index: problems.clipped(node.index) for node in switches}
         self.fixed: Relaxations = {
-            node.index: relax(node.op, self.within[node.index], "adaptive")
+            node.index: relax(node.op, self.within[node.index], "adaptive", problems.bounds.drift(node.index))
             for node in switches
             if node not in self.relus
         }
@@ -190,23 +189,23 @@ class _SplitBound:
         self.functional: Functional | None = None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Margins (problems,), and what is proved of them: less the rounding error of the multipliers."""
+        """Margins (problems,), and what is proved of them (problems, 2): for real arithmetic, and for the executed network."""
         problems, relaxations = self.problems, dict(self.fixed)
-        cost = problems.x.new_zeros(len(problems))
         for node in self.relus:
             index, sign, beta = node.index, self.splits[node.index], self.betas[node.index]
-            relaxation = relax(node.op, self.within[index], self.slopes[index].unsqueeze(1))
+            drift = problems.bounds.drift(index)
+            relaxation = relax(node.op, self.within[index], self.slopes[index].unsqueeze(1), drift)
             assert isinstance(relaxation, ReLURelaxation)
-            relaxations[index] = SplitRelaxation(relaxation, sign * beta, self.seen[index])  # type: ignore[assignment]
-            cost = cost + (beta.detach() * sign.abs() * self.error.reach[index]).flatten(1).sum(1)
+            relaxations[index] = SplitRelaxation(relaxation, sign * beta, self.seen[index], drift)  # type: ignore[assignment]
+        charge = problems.bounds.charge()
         if problems.reduced is None:
             last = len(self.net.graph) - 1
-            self.functional = pull_back(self.net.graph, last, problems.prop.rows, relaxations)
+            self.functional = pull_back(self.net.graph, last, problems.prop.rows, relaxations, charge)
         else:
             network, row = problems.reduced
-            self.functional = network.pull_back(row, relaxations, problems.x.shape[1:])
-        margin = (self.functional.minimum(problems.x, problems.ball) + problems.prop.offsets)[:, 0]
-        return margin, margin.detach() - self.error.unit * cost
+            self.functional = network.pull_back(row, relaxations, problems.x.shape[1:], charge)
+        found = self.functional.margins(problems.x, problems.ball).plus(problems.prop.offsets)
+        return found.computed[:, 0], found.stacked()[:, 0, 1:]
 
 
 def _branching_scores(bound: _SplitBound, k: int) -> Int[Tensor, " problems k"]:

@@ -88,11 +88,12 @@ class RadiusInterval(_Batch):
 class Certificate(_Batch):
     """For every example a verdict about a ball.
 
-    `margin` (batch,) is the best proved lower bound on the property's margin over the ball, -inf without one. `witness`
-    (batch, *input) holds the counterexamples of VULNERABLE examples; other rows are NaN, and it is None without any
-    counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an example is
-    UNKNOWN, if a reason is known. `claim` names a solver that reports the example as robust without a proof that can be
-    checked: the verdict is UNKNOWN (`mip(trust="solver")`). `reason` and `claim` have one text for each example, or "".
+    `margin` (batch,) is the best proved lower bound on the property's margin over the ball, in real arithmetic, -inf without
+    one; `executed` (batch,) is the same for the network as executed in its dtype, `computed` (batch,) the bound before rounding
+    was charged. `witness` (batch, *input) holds the counterexamples of VULNERABLE examples; other rows are NaN, and it is None
+    without any counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an
+    example is UNKNOWN, if a reason is known. `claim` names a solver that reports the example as robust without a proof that can
+    be checked: the verdict is UNKNOWN (`mip(trust="solver")`). `reason` and `claim` have one text for each example, or "".
     """
 
     verdict: list[Verdict]
@@ -102,9 +103,14 @@ class Certificate(_Batch):
     seconds: Float[Tensor, " batch"]
     reason: list[str] = field(default_factory=list)
     claim: list[str] = field(default_factory=list)
+    executed: Float[Tensor, " batch"] | None = None
+    computed: Float[Tensor, " batch"] | None = None
 
     def __post_init__(self) -> None:
         batch = len(self.margin)
+        for name in ("executed", "computed"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, torch.full_like(self.margin, -torch.inf))
         for name in ("reason", "claim"):
             object.__setattr__(self, name, getattr(self, name) or [""] * batch)
         for name in ("verdict", "method", "reason", "claim"):
@@ -114,7 +120,7 @@ class Certificate(_Batch):
                 raise InvalidInput(
                     f"claim must be empty unless the verdict is unknown, got {claim!r} in example {example}"
                 )
-        for name in ("margin", "seconds"):
+        for name in ("margin", "seconds", "executed", "computed"):
             _check_numbers(name, getattr(self, name), batch)
         object.__setattr__(self, "verdict", [Verdict(verdict) for verdict in self.verdict])
         # If a witness contradicts a proof, one of them is wrong: raise an error instead of returning an answer.
@@ -128,6 +134,24 @@ class Certificate(_Batch):
             margin=self.margin,
         )
         _keep_witnesses(self, vulnerable, "the verdict is vulnerable")
+
+    @property
+    def arithmetic(self) -> list[str]:
+        """What every proof covers: "executed", the network as it runs in its dtype and in real arithmetic; "real", real
+        arithmetic with the stored weights alone; "" for examples that are not ROBUST.
+        """
+        assert self.executed is not None
+        covered = (self.executed > 0).tolist()
+        return [
+            "" if verdict is not Verdict.ROBUST else "executed" if runs else "real"
+            for verdict, runs in zip(self.verdict, covered, strict=True)
+        ]
+
+    @property
+    def rounding(self) -> Float[Tensor, " batch"]:
+        """What the proved margins were charged for rounding, (batch,); NaN without a bound."""
+        assert self.computed is not None
+        return torch.where(self.margin.isfinite() & self.computed.isfinite(), self.computed - self.margin, torch.nan)
 
     def which(self, verdict: Verdict) -> Bool[Tensor, " batch"]:
         """The mask of the examples with this verdict."""

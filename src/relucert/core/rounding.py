@@ -36,10 +36,13 @@ def gamma(count: int, dtype: torch.dtype = torch.float64) -> float:
     """Return gamma_n = n u / (1 - n u), n = `count`: the relative error of n rounded operations in a row.
 
     A sum of n products, in any order of summation, is off by at most gamma_n times the sum of their absolute values
-    (Higham 2002, section 3.1).
+    (Higham 2002, section 3.1). So many operations that nothing is known of their result have an infinite error.
+
+    >>> gamma(2**25, torch.float32)
+    inf
     """
     total = count * unit_roundoff(dtype)
-    return total / (1 - total)
+    return total / (1 - total) if total < 0.5 else math.inf
 
 
 def gamma_above(count: int, dtype: torch.dtype = torch.float64) -> float:
@@ -70,6 +73,11 @@ def cast_up(values: Float[Tensor, " *shape"], dtype: torch.dtype) -> Float[Tenso
     """
     cast = values.to(dtype)
     return torch.where(cast.double() < values, torch.nextafter(cast, torch.full_like(cast, math.inf)), cast)
+
+
+def rounded_down(values: Float[Tensor, " *shape"], dtype: torch.dtype) -> Float[Tensor, " *shape"]:
+    """Return float64 values in another dtype, rounded down."""
+    return -cast_up(-values.double(), dtype)
 
 
 def sum_up(a: Float[Tensor, " ..."], b: Float[Tensor, " ..."]) -> Float[Tensor, " ..."]:

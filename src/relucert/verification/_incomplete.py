@@ -1,7 +1,6 @@
 """Verifiers that answer one way only: the region theorem and bounds prove, attacks falsify.
 
-A margin counts as proved when, less the rounding error of its bound, it exceeds the evaluation error of the network in its
-dtype (`bounding.rounding`).
+A margin counts as proved when it is positive after rounding was charged (`bounding.rounding`).
 """
 
 from __future__ import annotations
@@ -12,15 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.base import Bounding
+from relucert.bounding.interval import Interval
+from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import UnitBounds
-from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.bounding.propagation import pull_back
+from relucert.bounding.relaxation import relax
+from relucert.bounding.rounding import Margins
 from relucert.core.methods import spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
@@ -46,8 +49,9 @@ class RegionTheorem:
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """ROBUST where the theorem's radius covers the ball and the ball lies in the linear region of x."""
         started, found = time.monotonic(), Outcome.nothing(query.x)
-        margin, needed = self._margins(query)
-        found.margin, found.proved = margin, margin > needed
+        inside, margins = self._margins(query)
+        rows = torch.where(inside[:, None, None], torch.stack([margins.real, margins.executed], -1), -math.inf)
+        found.prove(query.proves(rows).all(1), rows, margins.computed)
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
 
@@ -55,16 +59,15 @@ class RegionTheorem:
         """The intervals of the theorem."""
         return self.method.radius(query.net, query.x, query.y, query.p, query.sides)
 
-    def _margins(self, query: Query) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-        """The proved margins inside the linear region of x, -inf for a ball that leaves it, and what they must exceed.
+    def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
+        """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
 
-        Inside the region every margin is linear: m(z) >= m(x) - eps ||V_y - V_s||_q. Where only neighbouring regions cover
-        the ball the decision is proved to stay, but no margin is, so the evaluation error is not covered.
+        Where only neighbouring regions cover the ball the decision is proved to stay, but no margin is.
         """
         double, x, y, ball = query.double, query.wide, query.y, query.ball
         eps = ball.radii(x)
-        region, values, logits = LinearRegion.evaluated(double, x)
-        hyperplanes, classes = hyperplane_norms(region, y, dual(ball.p))
+        region, values, _ = LinearRegion.evaluated(double, x)
+        hyperplanes, _ = hyperplane_norms(region, y, dual(ball.p))
         away = torch.where(
             hyperplanes == 0, math.inf, region.margins_of(values, x) / torch.where(hyperplanes == 0, 1.0, hyperplanes)
         )
@@ -76,12 +79,31 @@ class RegionTheorem:
             part = query.restrict(some)
             proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides)
             inside[some] = proved.lower > eps[some]
-        own = torch.nn.functional.one_hot(y, double.classes).bool()
-        lead = (logits.gather(1, y[:, None]) - logits - eps[:, None] * classes * (1 + 1e-9))[~own].reshape(len(x), -1)
-        needed = evaluation_error(double, x, ball, {}, query.prop, query.net.dtype)
-        lead = lead - bound_error(double, x, ball, {}, query.prop)
-        margin, need = narrowest(lead, needed)
-        return torch.where(inside, margin, torch.full_like(margin, -math.inf)), need
+        return inside, _region_margins(query)
+
+
+def _region_margins(query: Query) -> Margins:
+    """The smallest margins over the ball of the linear function that the network is in the region of x.
+
+    For the executed network they hold where rounding cannot change the pattern: all units are stable by interval arithmetic.
+    """
+    double, x, ball = query.double, query.wide, query.ball
+    bounds = IBP().start(double, x, ball, query.net.dtype)
+    sources = [node.inputs[0] for node in double.switches]
+    values = double.graph.values(x, sources)
+    lines = {
+        node.index: relax(node.op, Interval(values[source], values[source]), "adaptive", bounds.drift(node.index))
+        for node, source in zip(double.switches, sources, strict=True)
+    }
+    functional = pull_back(double.graph, len(double.graph) - 1, query.prop.rows, lines, bounds.charge())
+    found = functional.margins(x, ball).plus(query.prop.offsets)
+    stable = x.new_ones(len(x), dtype=torch.bool)
+    for node in double.switches:
+        within = bounds.inputs[node.index]
+        line = relax(node.op, within, "parallel")
+        fixed = ~within.unstable if node.op.decided_by_sign else line.offset == 0
+        stable &= fixed.flatten(1).all(1)
+    return replace(found, executed=torch.where(stable[:, None], found.executed, -math.inf))
 
 
 @dataclass(frozen=True)
@@ -154,43 +176,30 @@ class TimedBound:
 def bounded(query: Query, method: Bounding, name: str) -> Iterator[Decision]:
     """The decisions of a bounding method under a name."""
     started, found = time.monotonic(), Outcome.nothing(query.x)
-    margin, needed, found.row_margins = proved_margins(query, method)
-    found.margin, found.proved = margin, margin > needed
+    margins = proved_margins(query, method)
+    rows = torch.stack([margins.real, margins.executed], -1)
+    found.prove(query.proves(rows).all(1), rows, margins.computed)
     found.seconds += (time.monotonic() - started) / len(query)
     yield from found.decisions(range(len(query)), name, query.x.dtype)
 
 
-def proved_margins(
-    query: Query, method: Bounding
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch specs"]]:
-    """The smallest proved margin of every input, and the evaluation error that it must exceed.
+def proved_margins(query: Query, method: Bounding) -> Margins:
+    """The margins of all inputs by a bounding method.
 
-    Last, the margins of the single rows that exceed their evaluation error, -inf for others. Cheaper methods that the method
-    contains go first, each from the pre-activation bounds of the one before it; inputs that they prove are left out later.
+    Cheaper methods that the method contains go first, each from the pre-activation bounds of the one before it; inputs that
+    they prove are left out later.
     """
     double, x = query.double, query.wide
-    margin, needed = x.new_full((len(x),), -math.inf), x.new_zeros(len(x))
-    best, rows = (x.new_full(query.prop.offsets.shape, -math.inf) for _ in range(2))
+    best = x.new_full((*query.prop.offsets.shape, 3), -math.inf)
     open_ = torch.arange(len(x), device=x.device)
     known: UnitBounds | None = None
     for stage in (*method.contains, method):
         ball, prop = query.ball.restrict(open_), query.prop.restrict(open_)
-        known = stage.start(double, x[open_], ball) if known is None else known
-        known, margins = stage.proceed(double, known, x[open_], ball, prop)
-        margins = margins - bound_error(double, x[open_], ball, known.inputs, prop)
-        best[open_] = margins = torch.fmax(best[open_], margins)
-        errors = evaluation_error(double, x[open_], ball, known.inputs, prop, query.net.dtype)
-        least, need = narrowest(margins, errors)
-        margin[open_], needed[open_] = least, need
-        rows[open_] = torch.maximum(rows[open_], torch.where(margins > errors, margins, -math.inf))
-        left = (~(least > need)).nonzero()[:, 0]
+        known = stage.start(double, x[open_], ball, query.net.dtype) if known is None else known
+        known, margins = stage.prove(double, known, x[open_], ball, prop)
+        best[open_] = torch.fmax(best[open_], margins.stacked())
+        left = (~query.proves(best[open_][..., 1:]).all(1)).nonzero()[:, 0]
         open_, known = open_[left], known.restrict(left)
         if len(open_) == 0:
             break
-    return margin, needed, rows
-
-
-def narrowest(margins: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest margin of every input, and what it must exceed for every row to exceed its error; NaN proves nothing."""
-    least, spare = (part.nan_to_num(-math.inf, math.inf, -math.inf).amin(1) for part in (margins, margins - needed))
-    return least, (least - spare).nan_to_num(0.0, math.inf, -math.inf)
+    return Margins.unstacked(best)

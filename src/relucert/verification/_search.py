@@ -86,8 +86,10 @@ class _Search:
     def _evaluate(self, index: Tensor, eps: Tensor) -> None:
         """Bound the margins of some inputs at one radius each."""
         part = self.query.restrict(index)
-        margin, needed, _ = proved_margins(replace(part, ball=Ball(part.p, eps, part.wide_sides)), self.method)
-        proved, lead = margin > needed, (margin - needed).clamp(min=-1e30)
+        margins = proved_margins(replace(part, ball=Ball(part.p, eps, part.wide_sides)), self.method)
+        rows = torch.stack([margins.real, margins.executed], -1)
+        lead = rows[..., 1 if part.strict else 0].nan_to_num(-math.inf, math.inf, -math.inf).amin(1).clamp(min=-1e30)
+        proved = part.proves(rows).all(1)
         eps = torch.where(proved & (eps >= self.reach[index]), math.inf, eps)
         for which, end, value in ((proved, self.proved, self.above), (~proved, self.failed, self.below)):
             place, old = index[which], end[index[which]]

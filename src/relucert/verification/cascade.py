@@ -97,7 +97,7 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
         timed = one.timed or one.seconds >= float(each[place]) or budget.over
         yield Decision(
             place, Verdict.UNKNOWN, one.margin, last, one.seconds, reason=one.reason, claim=one.claim, timed=timed,
-            row_margins=one.row_margins,
+            executed=one.executed, computed=one.computed, row_margins=one.row_margins,
         )  # fmt: skip
 
 
@@ -106,6 +106,8 @@ class _Known:
     """What the verifiers so far have found out about one input."""
 
     margin: float = -math.inf
+    executed: float = -math.inf
+    computed: float = -math.inf
     seconds: float = 0.0
     row_margins: Tensor | None = None
     timed: bool = False
@@ -115,13 +117,16 @@ class _Known:
     def add(self, found: Decision) -> Decision:
         """Take over what a verifier has found out; its decision with everything that is known."""
         self.margin, self.seconds = max(self.margin, found.margin), self.seconds + found.seconds
+        self.executed, self.computed = max(self.executed, found.executed), max(self.computed, found.computed)
         if found.row_margins is not None:
             before = found.row_margins if self.row_margins is None else self.row_margins
-            self.row_margins = torch.maximum(before, found.row_margins)
+            self.row_margins = torch.fmax(before, found.row_margins)
         self.timed, self.reason, self.claim = found.timed, found.reason, found.claim
-        # A proved margin below the evaluation error does not hold for the network as executed, which a witness shows.
-        margin = min(self.margin, 0.0) if found.verdict is Verdict.VULNERABLE else self.margin
-        return replace(found, margin=margin, seconds=self.seconds, row_margins=self.row_margins)
+        most = 0.0 if found.verdict is Verdict.VULNERABLE else math.inf
+        return replace(
+            found, margin=min(self.margin, most), executed=min(self.executed, most), computed=self.computed,
+            seconds=self.seconds, row_margins=self.row_margins,
+        )  # fmt: skip
 
 
 def _stacked(rows: Sequence[Tensor | None]) -> Tensor | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -38,11 +39,14 @@ def certify(
     timeout: float | None = None,
     targets: Int[Tensor, " batch specs"] | None = None,
     batch: int = 100,
+    arithmetic: Literal["real", "executed"] = "real",
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
     `margin` is a proved lower bound on the smallest lead over the ball. `batch` inputs are worked on together. `timeout`:
-    seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN.
+    seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN. ROBUST is proved for
+    the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
+    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -64,7 +68,9 @@ def certify(
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if len(x) == 0:
         return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
-    query = Query.of(net, x, y, ball, targets, batch)
+    if arithmetic not in ("real", "executed"):
+        raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
+    query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
     budget = Budget(math.inf if timeout is None else timeout)
     return _certificate(x, decide(query, entry.verifier(chosen), budget, batch))
 
@@ -107,4 +113,6 @@ def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision
         seconds=torch.tensor([decision.seconds for decision in found], dtype=x.dtype),
         reason=[decision.reason for decision in found],
         claim=[decision.claim for decision in found],
+        executed=torch.tensor([decision.executed for decision in found], dtype=torch.float64, device=x.device),
+        computed=torch.tensor([decision.computed for decision in found], dtype=torch.float64, device=x.device),
     )

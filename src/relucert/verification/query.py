@@ -25,10 +25,12 @@ class Query:
 
     `net` is f in its own dtype, which is the dtype of `x`; `double` is its float64 copy, on which bounds are computed. `y` are
     the labels, `prop` has C and c in float64, and `holds` says where the network satisfies the property at x itself.
-    `about_class` says that the property is "the class stays y".
+    `about_class` says that the property is "the class stays y". A proof must hold in real arithmetic; where `strict`, for the
+    network as executed in its dtype as well.
 
-    What is known already: `row_margins` has proved margins of single rows, -inf for other rows, or is None if no bound has
-    been computed; `saved` has, by position in the batch, the subproblems that branch and bound at a larger ball left open.
+    What is known already: `row_margins` has proved margins of single rows, for real arithmetic and for the executed network,
+    or is None if no bound has been computed; `saved` has, by position in the batch, the subproblems that branch and bound at
+    a larger ball left open.
     """
 
     net: Network
@@ -39,7 +41,8 @@ class Query:
     prop: Property
     holds: Bool[Tensor, " batch"]
     about_class: bool = True
-    row_margins: Float[Tensor, " batch specs"] | None = None
+    strict: bool = False
+    row_margins: Float[Tensor, " batch specs 2"] | None = None
     saved: Mapping[int, SavedSubproblems] = field(default_factory=dict)
 
     @classmethod
@@ -65,6 +68,10 @@ class Query:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def proves(self, margins: Float[Tensor, " *shape 2"]) -> Bool[Tensor, " *shape"]:
+        """Which margins, proved for real arithmetic and for the executed network, decide the query; NaN proves nothing."""
+        return margins[..., 1 if self.strict else 0] > 0
 
     @cached_property
     def wide(self) -> Float[Tensor, " batch *input"]:

@@ -26,13 +26,15 @@ CLOCK = "stopped by the clock: "
 class Decision:
     """What was found out about the input at position `index` of a query.
 
-    `margin` is a proved lower bound of the property's margin over the ball, -inf without one; `witness` is given if and only if
-    the verdict is VULNERABLE; `method` is the text of the method that decided, or of the last one that tried; `seconds` is the
+    `margin` is a proved lower bound of the property's margin over the ball, -inf without one, `executed` the same for the
+    network as executed in its dtype, `computed` the bound before rounding was charged. `witness` is given if and only if the
+    verdict is VULNERABLE; `method` is the text of the method that decided, or of the last one that tried; `seconds` is the
     input's share of the time. `reason` says why the input is UNKNOWN, `claim` names the solver that claims without proof that
     it is robust, `timed` says that a clock ended the search.
 
-    For a verifier that carries on: `row_margins` are proved margins of single rows of the property, -inf for others, None
-    without any bound; `saved` are the subproblems that branch and bound left open; `nodes` counts its subproblems.
+    For a verifier that carries on: `row_margins` are proved margins of single rows of the property, for real arithmetic and for
+    the executed network, None without any bound; `saved` are the subproblems that branch and bound left open; `nodes` counts
+    its subproblems.
     """
 
     index: int
@@ -40,11 +42,13 @@ class Decision:
     margin: float
     method: str
     seconds: float
+    executed: float = -math.inf
+    computed: float = -math.inf
     witness: Float[Tensor, " *input"] | None = None
     reason: str = ""
     claim: str = ""
     timed: bool = False
-    row_margins: Float[Tensor, " specs"] | None = None
+    row_margins: Float[Tensor, " specs 2"] | None = None
     saved: SavedSubproblems | None = None
     nodes: int = 0
 
@@ -60,9 +64,9 @@ class Verifier(Protocol):
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """One decision for every input, each yielded as soon as it is made; inputs that stay open are UNKNOWN, at the end.
 
-        The property holds at the inputs themselves. ROBUST is a proof: the margin, less the rounding error of the bound,
-        exceeds the evaluation error of the network in its dtype. VULNERABLE needs a witness in ball and box that was run
-        through the network again.
+        The property holds at the inputs themselves. ROBUST is a proof: the margin, less what the bound may have been rounded
+        by, is positive, in a strict query for the network as executed in its dtype. VULNERABLE needs a witness in ball and
+        box that was run through the network again.
         """
         ...
 
@@ -82,7 +86,8 @@ class RadiusMethod(Protocol):
 class Outcome:
     """What a verifier knows of a batch: inputs are proved, falsified by a witness (NaN for others), or open.
 
-    `margin` is proved, `seconds` is the input's share of the time, `nodes` counts its subproblems, `timed` says that a clock
+    `margin` is proved for real arithmetic, `executed` for the network in its dtype, `computed` is the bound before rounding was
+    charged; `seconds` is the input's share of the time, `nodes` counts its subproblems, `timed` says that a clock
     ended its search; `row_margins`, `saved`, `reasons` and `claims`, the last three by position, are those of `Decision`.
     """
 
@@ -90,10 +95,12 @@ class Outcome:
     falsified: Bool[Tensor, " batch"]
     witness: Float[Tensor, " batch *input"]
     margin: Float[Tensor, " batch"]
+    executed: Float[Tensor, " batch"]
+    computed: Float[Tensor, " batch"]
     seconds: Float[Tensor, " batch"]
     nodes: Int[Tensor, " batch"]
     timed: Bool[Tensor, " batch"]
-    row_margins: Float[Tensor, " batch specs"] | None = None
+    row_margins: Float[Tensor, " batch specs 2"] | None = None
     saved: dict[int, SavedSubproblems] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     claims: dict[int, str] = field(default_factory=dict)
@@ -103,10 +110,24 @@ class Outcome:
         """What is known before the search."""
         none = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         numbers = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        margin, executed, computed = (torch.full_like(numbers, -math.inf) for _ in range(3))
         return cls(
-            none, none.clone(), torch.full_like(x, math.nan), torch.full_like(numbers, -math.inf), numbers,
+            none, none.clone(), torch.full_like(x, math.nan), margin, executed, computed, numbers,
             torch.zeros(len(x), dtype=torch.long, device=x.device), none.clone(),
         )  # fmt: skip
+
+    def prove(
+        self,
+        proved: Bool[Tensor, " batch"],
+        rows: Float[Tensor, " batch specs 2"],
+        computed: Float[Tensor, " batch specs"] | None = None,
+    ) -> None:
+        """Take note of proved margins of all rows, and of the inputs that they prove; NaN proves nothing."""
+        least = rows.nan_to_num(-math.inf, math.inf, -math.inf).amin(1).double()
+        self.proved, self.row_margins = proved, rows
+        self.margin, self.executed = least.unbind(1)
+        if computed is not None:
+            self.computed = computed.detach().nan_to_num(-math.inf, math.inf, -math.inf).amin(1).double()
 
     @property
     def decided(self) -> Bool[Tensor, " batch"]:
@@ -117,16 +138,18 @@ class Outcome:
         """The decisions about the inputs at some positions, with witnesses in `dtype`."""
         for place in places:
             falsified, proved = bool(self.falsified[place]), bool(self.proved[place])
-            margin = float(self.margin[place])
-            margin = -math.inf if math.isnan(margin) else margin
-            # A proved margin below the evaluation error does not hold for the network as executed, which a witness shows.
-            margin = min(margin, 0.0) if falsified else margin
+            margins = [float(part[place]) for part in (self.margin, self.executed)]
+            # A proof and a witness exclude each other; the margin of a bound that proves nothing says nothing either.
+            most = 0.0 if falsified else math.inf
+            margin, executed = (-math.inf if math.isnan(part) else min(part, most) for part in margins)
             verdict = Verdict.VULNERABLE if falsified else Verdict.ROBUST if proved else Verdict.UNKNOWN
             open_ = verdict is Verdict.UNKNOWN
             yield Decision(
                 index=place,
                 verdict=verdict,
                 margin=margin,
+                executed=executed,
+                computed=float(self.computed[place]),
                 method=method,
                 seconds=float(self.seconds[place]),
                 witness=self.witness[place].to(dtype) if falsified else None,

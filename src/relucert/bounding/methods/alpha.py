@@ -15,6 +15,7 @@ from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.rounding import Charge, Margins
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
@@ -54,18 +55,20 @@ class Alpha(AfterCROWN):
         bounds = self.start(net, x, ball)
         return self._refined(net, bounds, x, ball) if self.inner else bounds
 
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds after the `inner` steps, and the best margins after `steps`."""
         known = known.detach()
         with torch.no_grad():
             best = crown_margins(net, known, x, ball, prop)
             if self.inner:
                 known = self._refined(net, known, x, ball)
-                best = torch.maximum(best, crown_margins(net, known, x, ball, prop))
-        outputs = _Functionals(net, len(net.graph) - 1, prop.rows, known, x, ball)
-        return known, self._ascend(outputs, best - prop.offsets, self.steps) + prop.offsets
+                best = best.best(crown_margins(net, known, x, ball, prop))
+        outputs = _Functionals(net, len(net.graph) - 1, prop.rows, known, x, ball, known.charge())
+        unknown = prop.rows.new_full((*prop.rows.shape[:2], 3), -math.inf)
+        found = Margins.unstacked(self._ascend(outputs, unknown, self.steps))
+        return known, best.best(found.plus(prop.offsets))
 
     @torch.no_grad()
     def _refined(self, net: Network, bounds: UnitBounds, x: Tensor, ball: Ball) -> UnitBounds:
@@ -81,24 +84,29 @@ class Alpha(AfterCROWN):
                 if isinstance(node.op, MaxPool2d):
                     needed = torch.ones_like(needed)
                 for batch, units, chosen in backward.chosen(needed, 2):
-                    known = UnitBounds(inputs, bounds.logits).restrict(batch)
+                    known = bounds.improved(inputs).restrict(batch)
                     picked = one_hot(units, shape, x.dtype)
                     rows = torch.cat([picked, -picked], 1)
-                    unknown = rows.new_full(rows.shape[:2], -math.inf)
-                    functionals = _Functionals(net, source, rows, known, x[batch], ball.restrict(batch))
-                    ends = self._ascend(functionals, unknown, self.inner)
+                    unknown = rows.new_full((*rows.shape[:2], 3), -math.inf)
+                    functionals = _Functionals(
+                        net, source, rows, known, x[batch], ball.restrict(batch), known.charge(node.index)
+                    )
+                    ends = self._ascend(functionals, unknown, self.inner)[..., 2]
                     below, above = ends.split(units.shape[1], 1)
                     low, high = tightened((low, high), (batch, units, chosen), (below, -above), keep=True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-        return UnitBounds(inputs, bounds.logits)
+        return bounds.improved(inputs)
 
-    def _ascend(self, functionals: _Functionals, best: Tensor, steps: int) -> Float[Tensor, " batch rows"]:
-        """The best lower bounds of functionals after `steps` on the slopes of all ReLUs on the way, at least `best`."""
+    def _ascend(self, functionals: _Functionals, best: Tensor, steps: int) -> Float[Tensor, " batch rows 3"]:
+        """The best lower bounds of functionals after `steps` on the slopes of all ReLUs on the way, at least `best`.
+
+        Bounds are those of `Margins`: as computed, for real arithmetic, for the executed network.
+        """
         slopes, fixed = functionals.start()
 
         def bound() -> tuple[Tensor, Tensor]:
-            objective = functionals.minimum(slopes, fixed)
-            return objective, objective.detach()
+            margins = functionals.margins(slopes, fixed)
+            return margins.computed, margins.stacked()
 
         leaks = [functionals.net.graph[index].op.slope for index in slopes]  # type: ignore[attr-defined]
         variables = Variables(list(slopes.values()), leaks, 1.0, self.rate)
@@ -115,6 +123,7 @@ class _Functionals:
     bounds: UnitBounds
     x: Float[Tensor, " batch *input"]
     ball: Ball
+    charge: Charge | None
 
     def start(self) -> tuple[dict[int, Tensor], Relaxations]:
         """CROWN's lower slopes of every ReLU on the way, one for each row, and the relaxations of all other nodes."""
@@ -128,9 +137,10 @@ class _Functionals:
                 slopes[relu.index] = below.expand(-1, self.rows.shape[1], *relu.shape).clone()
         return slopes, {i: other for i, other in starts.items() if i <= self.node and i not in slopes}
 
-    def minimum(self, slopes: dict[int, Tensor], fixed: Relaxations) -> Float[Tensor, " batch rows"]:
+    def margins(self, slopes: dict[int, Tensor], fixed: Relaxations) -> Margins:
         """The lower bounds for given slopes."""
         relaxations = dict(fixed)
         for index, slope in slopes.items():
-            relaxations[index] = relax(self.net.graph[index].op, self.bounds.inputs[index], slope)  # type: ignore[arg-type]
-        return pull_back(self.net.graph, self.node, self.rows, relaxations).minimum(self.x, self.ball)
+            op, drift = self.net.graph[index].op, self.bounds.drift(index)
+            relaxations[index] = relax(op, self.bounds.inputs[index], slope, drift)  # type: ignore[arg-type]
+        return pull_back(self.net.graph, self.node, self.rows, relaxations, self.charge).margins(self.x, self.ball)

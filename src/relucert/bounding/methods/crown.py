@@ -10,9 +10,10 @@ from torch import Tensor
 
 from relucert.bounding.base import Bounding
 from relucert.bounding.methods.ibp import interval_margins
-from relucert.bounding.preactivations import BUDGET, UnitBounds, unit_bounds
+from relucert.bounding.preactivations import BUDGET, Tightening, UnitBounds, unit_bounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import Rule
+from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -28,13 +29,15 @@ class CROWN(Bounding):
     name = "crown"
     budget: int = BUDGET
 
-    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
         """Bounds of all units."""
-        return unit_bounds(net, x, ball, "adaptive", budget=self.budget)
+        return unit_bounds(net, x, ball, Tightening(rule="adaptive", budget=self.budget), executed)
 
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """The margins; differentiable in the weights."""
         return known, crown_margins(net, known, x, ball, prop)
 
@@ -46,26 +49,22 @@ class AfterCROWN(Bounding):
     budget: int = BUDGET
 
     @torch.no_grad()
-    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
         """CROWN's bounds of the units."""
-        return CROWN(budget=self.budget).units(net, x, ball)
-
-    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """Bounds of all units: these, where a method has no better ones."""
-        return self.start(net, x, ball)
+        return CROWN(budget=self.budget).start(net, x, ball, executed)
 
 
-def crown_margins(
-    net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property
-) -> Float[Tensor, " batch specs"]:
+def crown_margins(net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property) -> Margins:
     """The margins from known bounds of the units: the best of adaptive slopes, flat slopes and intervals."""
     last = len(net.graph) - 1
     rules: tuple[Rule, ...] = "adaptive", "flat"
-    found = [
-        pull_back(net.graph, last, prop.rows, bounds.relaxed(net, rule)).minimum(x, ball) + prop.offsets
-        for rule in rules
-    ]
-    return torch.maximum(torch.maximum(*found), interval_margins(net, bounds, x, ball, prop))
+    found = interval_margins(net, bounds, x, ball, prop)
+    for rule in rules:
+        functional = pull_back(net.graph, last, prop.rows, bounds.relaxed(net, rule), bounds.charge())
+        found = found.best(functional.margins(x, ball).plus(prop.offsets))
+    return found
 
 
 def mixed_margins(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.base import Bounding
-from relucert.bounding.preactivations import BUDGET, UnitBounds, unit_bounds
+from relucert.bounding.preactivations import BUDGET, Tightening, UnitBounds, unit_bounds
 from relucert.bounding.propagation import pull_back
+from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.network import Network
@@ -27,13 +29,17 @@ class KW(Bounding):
     intervals: bool = False
     budget: int = BUDGET
 
-    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
         """Bounds of all units."""
-        return unit_bounds(net, x, ball, "parallel", intervals=self.intervals, budget=self.budget)
+        how = Tightening(rule="parallel", intervals=self.intervals, budget=self.budget)
+        return unit_bounds(net, x, ball, how, executed)
 
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """The margins; differentiable in the weights."""
-        found = pull_back(net.graph, len(net.graph) - 1, prop.rows, known.relaxed(net, "parallel"))
-        return known, found.minimum(x, ball) + prop.offsets
+        last = len(net.graph) - 1
+        found = pull_back(net.graph, last, prop.rows, known.relaxed(net, "parallel"), known.charge())
+        return known, found.margins(x, ball).plus(prop.offsets)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,15 +32,16 @@ from relucert.bounding._spectral import (
     row_norm_bounds,
 )
 from relucert.bounding.base import Bounding
-from relucert.bounding.interval import Interval, IntervalPropagation
+from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.preactivations import BUDGET, UnitBounds
+from relucert.bounding.rounding import Accuracy, Charge, ChargedIntervals, Margins, Rounding, State, absolute
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm
 from relucert.core.properties import Property
-from relucert.core.rounding import RAISED, cast_up, gamma, gamma_above, relative_rounding, unit_roundoff
+from relucert.core.rounding import RAISED, cast_up, gamma, gamma_above, relative_rounding
 from relucert.networks.affine import Affine
 from relucert.networks.affine_map import to_roots
 from relucert.networks.graph import Node
@@ -67,13 +68,15 @@ class Lipschitz(Bounding):
         return deviations(net, x, ball, self.start(net, x, ball)).bounds()
 
     @torch.no_grad()
-    def start(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
         """The `inner` bounds of the units."""
-        return (IBP() if self.inner == "ibp" else CROWN(budget=self.budget)).units(net, x, ball)
+        return (IBP() if self.inner == "ibp" else CROWN(budget=self.budget)).start(net, x, ball, executed)
 
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """The bounds of the units by how far they move, and the margins by how far the last ones do."""
         moved = deviations(net, x, ball, known)
         return moved.bounds(), lipschitz_margins(net, moved, x, ball, prop)
@@ -84,26 +87,27 @@ class Deviations:
     """How far nodes move over the ball; lengths are float64 (batch,), by the index of a switching node, 0 for the input.
 
     `inputs` has the intervals of the inputs of switching nodes, `outputs` those of the roots; `centres` and `values` have the
-    values of both at x as computed, `errors` and `offs` how far rounding may have taken these. `before` bounds the move of
-    the unstable units of a ReLU, measured from the computed centre, `after` that of a root.
+    values of both at x as computed. `before` bounds the distance of the unstable units of a ReLU from the computed centre,
+    `after` that of a root from its computed value: in real arithmetic and for the executed network, since every node adds
+    what rounding does to it, and earlier errors count as moves. `rounding` is what rounding does to the nodes.
     """
 
+    rounding: Rounding
     inputs: dict[int, Interval] = field(default_factory=dict)
     outputs: dict[int, Interval] = field(default_factory=dict)
     centres: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)
-    errors: dict[int, Tensor] = field(default_factory=dict)
-    offs: dict[int, Tensor] = field(default_factory=dict)
     before: dict[int, Tensor] = field(default_factory=dict)
     after: dict[int, Tensor] = field(default_factory=dict)
     logits: list[Interval] = field(default_factory=list)
 
     def bounds(self) -> UnitBounds:
         """The bounds of all units."""
-        return UnitBounds(dict(self.inputs), self.logits[0])
+        return UnitBounds(dict(self.inputs), self.logits[0], self.rounding)
 
 
-Refine = Callable[[Deviations, Node, Interval], Interval]
+#: Tightens the interval of a switching node's input: what is known of earlier nodes, the node, its interval and charge.
+Refine = Callable[[Deviations, Node, Interval, Charge], Interval]
 
 
 @torch.no_grad()
@@ -112,13 +116,18 @@ def deviations(
 ) -> Deviations:
     """How far every node moves, with known bounds of the units; `refine` may tighten those of one node further.
 
-    `parts` are those of this network with the weights it has now, where they have been looked at before.
+    `parts` are those of this network with the weights it has now, where they have been looked at before. Where the known
+    bounds do not charge for rounding, the network is taken to run in the dtype of x.
     """
-    moved, start = Deviations(), _State(Interval(*ball.hull(x)).known(), x, torch.zeros_like(x))
-    moved.outputs[0], moved.values[0], moved.offs[0] = start
+    executed = x.dtype if known.rounding is None else known.rounding.executed
+    moved = Deviations(Rounding.over(x, ball, executed))
+    start = _State(State(Interval(*ball.hull(x)).known()), x)
+    moved.outputs[0], moved.values[0] = start.state.within, x
     moved.after[0] = input_radius(x, ball)
-    rule = _Movement(parts or Parts(net), known, refine, x.dtype, moved)
-    logits = propagate(net.graph, rule, {0: start})[len(net.graph) - 1]
+    intervals = ChargedIntervals(Accuracy(net.graph, moved.rounding))
+    rule = _Movement(parts or Parts(net), known, refine, intervals, moved)
+    logits = propagate(net.graph, rule, {0: start})[len(net.graph) - 1].state
+    moved.rounding.finish(logits)
     moved.logits.append(logits.within.meet(known.logits))
     return moved
 
@@ -136,73 +145,77 @@ class _Units(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The interval of a node over the ball, its computed value at x, and how far rounding may have taken that."""
+    """The interval of a node over the ball with its drift, and the node's computed value at x."""
 
-    within: Interval
+    state: State
     value: Tensor
-    error: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class _Movement(ForwardRule[_State]):
-    """Intervals, values at x and their rounding errors; how far switching nodes move is written into `moved`."""
+    """Intervals and values at x; how far switching nodes move is written into `moved`."""
 
     parts: Parts
     known: UnitBounds
     refine: Refine | None
-    dtype: torch.dtype
+    intervals: ChargedIntervals
     moved: Deviations
-    intervals: ClassVar[IntervalPropagation] = IntervalPropagation()
 
     def affine(self, node: Node[Affine], inputs: list[_State]) -> _State:
-        own = gamma(node.op.terms, self.dtype) * node.op.magnitude(*(given.value.abs() for given in inputs))
-        # One more per cent pays for the rounding of these bounds themselves.
-        error = 1.01 * (node.op.absolute(*(given.error for given in inputs)) + own) + torch.finfo(self.dtype).tiny
-        within = self.intervals.affine(node, [given.within for given in inputs])
-        return _State(within, node.op.apply(*(given.value for given in inputs)), error)
+        state = self.intervals.affine(node, [given.state for given in inputs])
+        return _State(state, node.op.apply(*(given.value for given in inputs)))
 
     def preactivation(self, node: Node[Switching], value: _State) -> _State:
-        within = value.within.meet(self.known.inputs[node.index])
-        within = within.meet(_around(value.value, self.parts.reaches(node.inputs[0], self.moved), value.error))
+        (within, drift), centre, rounding = value.state, value.value, self.moved.rounding
+        if drift is None:
+            drift = centre.new_zeros(len(centre), 2, *centre.shape[1:])
+        within = within.meet(self.known.inputs[node.index])
+        within = within.meet(_around(centre, self.parts.reaches(node.inputs[0], self.moved), drift.sum(1)))
         if self.refine is not None:
-            within = within.meet(self.refine(self.moved, node, within))
-        return value._replace(within=within.known())
+            within = within.meet(self.refine(self.moved, node, within, rounding.carrying(drift)))
+        return _State(self.intervals.preactivation(node, State(within.known(), value.state.drift)), centre)
 
     def relu(self, node: Node[ReLU], value: _State) -> _State:
-        on = torch.ones_like(value.within.lower).flatten(1).double()
-        slopes = torch.where(value.within.upper.flatten(1) <= 0, node.op.slope, on)
-        error = value.error + unit_roundoff(self.dtype) * value.value.abs()
-        return self._recorded(node, value, error, _Units(slopes, value.within.unstable.flatten(1).double()))
+        within = value.state.within
+        on = torch.ones_like(within.lower).flatten(1).double()
+        slopes = torch.where(within.upper.flatten(1) <= 0, node.op.slope, on)
+        return self._recorded(node, value, _Units(slopes, within.unstable.flatten(1).double()))
 
     def max_pool(self, node: Node[MaxPool2d], value: _State) -> _State:
-        every = torch.ones_like(value.within.lower).flatten(1).double()
-        units = _Units(every, every, math.sqrt(node.op.most()))
-        return self._recorded(node, value, node.op.apply(value.error), units)
+        every = torch.ones_like(value.state.within.lower).flatten(1).double()
+        return self._recorded(node, value, _Units(every, every, math.sqrt(node.op.most())))
 
-    def _recorded(self, node: Node[Switching], before: _State, error: Tensor, units: _Units) -> _State:
-        after = _State(self.intervals.switching(node, before.within).known(), node.op.apply(before.value), error)
+    def _recorded(self, node: Node[Switching], before: _State, units: _Units) -> _State:
+        within = self.intervals.switching(node, before.state).within.known()
         moved, index = self.moved, node.index
-        moved.inputs[index], moved.centres[index], moved.errors[index] = before
-        moved.outputs[index], moved.values[index], moved.offs[index] = after
+        moved.inputs[index], moved.centres[index] = before.state.within, before.value
+        moved.outputs[index], moved.values[index] = within, node.op.apply(before.value)
         self.parts.measure(node, moved, units)
-        return after
+        return _State(State(within), moved.values[index])
 
 
 @torch.no_grad()
-def lipschitz_margins(
-    net: Network, moved: Deviations, x: Tensor, ball: Ball, prop: Property
-) -> Float[Tensor, " batch specs"]:
+def lipschitz_margins(net: Network, moved: Deviations, x: Tensor, ball: Ball, prop: Property) -> Margins:
     """The margins: the property's rows as functionals of the roots, each over a ball of l2 cut with a box."""
-    last = len(net.graph) - 1
-    total = (prop.rows @ net.logits(x).unsqueeze(2)).squeeze(2) + prop.offsets
-    for root, rows in to_roots(net.graph, last, prop.rows).rows.items():
+    last, rounding = len(net.graph) - 1, moved.rounding
+    found = to_roots(net.graph, last, prop.rows)
+    total, cost = found.offset, prop.rows.abs() @ rounding.at_logits().drift.mT
+    cost[..., 0] += gamma(8, x.dtype) * found.offset.abs() + rounding.lost[:, None]
+    for root, rows in found.rows.items():
+        flat, centre = rows.flatten(2), moved.values[root].flatten(1)
+        value = (flat @ centre.unsqueeze(2)).squeeze(2)
+        size, count = absolute(moved.outputs[root]).flatten(1), math.prod(rows.shape[2:])
         if root == 0:
-            total = total + ball.minimum(x, rows).value
-            continue
-        below, above = _rooms(moved.values[root], moved.outputs[root], moved.offs[root])
-        least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
-        total = total + least * (1 + 2 * relative_rounding(math.prod(rows.shape[2:]), x.dtype))
-    return torch.where(total.isnan(), -math.inf, total)
+            least, size = ball.minimum(x, rows).value, rounding.largest
+        else:
+            below, above = _rooms(moved.values[root], moved.outputs[root])
+            least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
+            least = least * (1 + 2 * relative_rounding(count, x.dtype))
+        total = total + value + least
+        reach = (flat.abs() @ torch.maximum(size, centre.abs()).unsqueeze(2)).squeeze(2)
+        cost[..., 0] += (rounding.steps + gamma(count + 16, x.dtype)) * reach + gamma(8, x.dtype) * least.abs()
+    total = torch.where(total.isnan(), -math.inf, total)
+    return Margins.charged(total, cost.nan_to_num(nan=math.inf)).plus(prop.offsets)
 
 
 def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
@@ -280,14 +293,17 @@ class Parts:
             after = self._across(part, units.slopes, moved, (source, True))
             before = self._across(part, units.counted, moved, (source, units.counted is units.slopes))
             before = torch.minimum(before, after)
+        # What rounding does to the node, of the computed centre and of the executed network, is a move of its own.
+        drift = moved.rounding.before[node.index].sum(1).double()
+        before = before + norm(drift * units.counted, 2)
+        after = after + norm(drift * torch.maximum(units.slopes, units.counted), 2)
         if units.growth is not None:
             after = after * units.growth * RAISED
-        low, high = _rooms(moved.centres[node.index], within, moved.errors[node.index])
+        low, high = _rooms(moved.centres[node.index], within)
         corner = norm(torch.maximum(low, high).flatten(1).double() * units.counted, 2)
-        noise = norm(moved.errors[node.index].flatten(1).double() * units.counted, 2)
         up = 1 + 4 * relative_rounding(corner.numel() + units.slopes.shape[1], torch.float64)
-        moved.before[node.index] = _least(before + noise, corner) * up
-        low, high = _rooms(moved.values[node.index], moved.outputs[node.index], moved.offs[node.index])
+        moved.before[node.index] = _least(before, corner) * up
+        low, high = _rooms(moved.values[node.index], moved.outputs[node.index])
         corner = norm(torch.maximum(low, high).flatten(1).double(), 2)
         moved.after[node.index] = _least(after, corner) * up
 
@@ -368,10 +384,10 @@ def _around(value: Tensor, reach: Tensor, off: Tensor) -> Interval:
     return Interval(-cast_up((wide - value.double()).nextafter(torch.full_like(wide, math.inf)), value.dtype), up)
 
 
-def _rooms(value: Tensor, within: Interval, off: Tensor) -> tuple[Tensor, Tensor]:
+def _rooms(value: Tensor, within: Interval) -> tuple[Tensor, Tensor]:
     """How far below and above a computed value the true ones can be."""
     up = 1 + gamma_above(2, value.dtype)
-    return ((value - within.lower + off) * up).clamp(min=0), ((within.upper - value + off) * up).clamp(min=0)
+    return ((value - within.lower) * up).clamp(min=0), ((within.upper - value) * up).clamp(min=0)
 
 
 def _least(a: Tensor, b: Tensor) -> Tensor:

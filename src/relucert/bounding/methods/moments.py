@@ -26,13 +26,13 @@ from relucert.bounding.methods.crown import CROWN, AfterCROWN
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Kept
-from relucert.bounding.rounding import evaluation_error, largest_inputs
+from relucert.bounding.rounding import Magnitudes, Margins
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
-from relucert.core.rounding import gamma
+from relucert.core.rounding import gamma, rounded_down
 from relucert.networks.network import Network
-from relucert.networks.traversal import affine_ancestors
+from relucert.networks.traversal import affine_ancestors, propagate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,24 +70,24 @@ class Moments(AfterCROWN):
         return single and len(net.relus) == len(net.switches) and math.prod(net.input_shape) <= SIDE
 
     @torch.no_grad()
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """The known pre-activation bounds, and the margins of `alpha`, improved where these prove nothing."""
-        bounds, best = Alpha(budget=self.budget).proceed(net, known, x, ball, prop)
-        best = best.detach().clone()
+        bounds, margins = Alpha(budget=self.budget).prove(net, known, x, ball, prop)
+        best = margins.stacked()
+        executed = x.dtype if known.rounding is None else known.rounding.executed
         if net.dtype != torch.float64:
             ball = ball.beside(x)
             net, x, prop = copy.deepcopy(net).double(), x.double(), prop.to(torch.float64)
-            precise = self.start(net, x, ball)
+            precise = self.start(net, x, ball, executed)
         else:
-            precise = bounds
+            precise = bounds if bounds.rounding is not None else self.start(net, x, ball, executed)
         layer = _Layer.of(net)
         if layer is None or len(x) == 0:
-            return bounds, best
+            return bounds, margins
         tail = _tail(net, layer, precise, x, ball, prop)
-        # A margin of alpha beyond twice the evaluation error in float32 is not improved.
-        open_ = ~(best > 2 * evaluation_error(net, x, ball, precise.inputs, prop, torch.float32).to(best))
+        open_ = ~(best[..., 1] > 0)  # a margin of alpha that proves something is not improved
         until = time.monotonic() + self.seconds
         for point in open_.any(1).nonzero()[:, 0].tolist():
             if time.monotonic() >= until:
@@ -96,9 +96,9 @@ class Moments(AfterCROWN):
             problem = tail.problem(point, rows)
             if problem is not None:
                 search = MomentSearch(steps=self.steps, rank=self.rank, seed=self.seed, until=until)
-                margins = problem.proved(problem.moments(search))
-                best[point, rows] = torch.fmax(best[point, rows], margins.to(best))
-        return bounds, best
+                found = Margins.charged(problem.proved(problem.moments(search)), tail.cost[point, rows]).stacked()
+                best[point, rows] = torch.fmax(best[point, rows], rounded_down(found, best.dtype))
+        return bounds, Margins.unstacked(best)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,17 +124,23 @@ class _Layer:
 
 def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property) -> _Tail:
     """Backward propagation from the property to the first layer, through CROWN's relaxations."""
-    kept = {node.index: Kept.of(node, bounds.inputs[node.index]) for node in net.relus if node.index in layer.indices}
+    rounding = bounds.rounding
+    assert rounding is not None
+    first = [node for node in net.relus if node.index in layer.indices]
+    kept = {node.index: Kept.of(node, bounds.inputs[node.index], rounding.before[node.index]) for node in first}
     relaxations = cast(Relaxations, {**bounds.relaxed(net, "adaptive"), **kept})
-    functional = pull_back(net.graph, len(net.graph) - 1, prop.rows, relaxations)
+    functional = pull_back(net.graph, len(net.graph) - 1, prop.rows, relaxations, rounding.at_logits())
+    assert functional.cost is not None
+    cost = functional.cost.clone()
+    cost[..., 0] += rounding.lost[:, None]
     low, high = (side.flatten(1) for side in ball.hull(x))
     round_ = ball.p <= 2 and bool(ball.radii(x).isfinite().all())
     middle = x.flatten(1) if round_ else (low + high) / 2
     radius = torch.maximum(high - middle, middle - low)
     if round_:
         radius = ball.radii(x)[:, None].expand_as(middle)
-    sizes, unit = largest_inputs(net, x, ball, bounds.inputs)
     places = [net.graph[index].inputs[0] for index in layer.indices]
+    sizes = propagate(net.graph, Magnitudes(), {0: rounding.largest.reshape(x.shape)}, places)
     values = net.graph.values(middle.reshape(x.shape), places)
     weights, leaks = [], []
     for index in layer.indices:
@@ -147,9 +153,10 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
         torch.cat(layer.matrices), torch.cat(leaks), torch.cat(weights, 2),
         torch.cat([kept[index].unstable.flatten(1) for index in layer.indices], 1),
         torch.cat([values[place].flatten(1) for place in places], 1),
-        torch.cat([sizes[index].flatten(1) for index in layer.indices], 1),
+        torch.cat([sizes[place].flatten(1) for place in places], 1),
         functional.rows.flatten(2), functional.low + prop.offsets,
-        middle, radius * (1 + gamma(8)), round_, unit,
+        middle, radius * (1 + gamma(8)), round_,
+        torch.cat([rounding.before[index][:, 0] for index in layer.indices], 1), cost,
     )  # fmt: skip
 
 
@@ -157,8 +164,8 @@ def _tail(net: Network, layer: _Layer, bounds: UnitBounds, x: Tensor, ball: Ball
 class _Tail:
     """Margins as functions of the first layer, `direct x + weights phi(z) + offset`, and bounds of z.
 
-    `values` are those of z at `middle`, `sizes` bound the terms of the sums in z over the ball, `unit` is the relative rounding
-    error of z.
+    `values` are those of z at `middle`, `sizes` bound the terms of the sums in z over the ball, `drift` the rounding errors of
+    z as computed. `cost` is what rounding costs in all later layers, and in z when the network runs.
     """
 
     matrix: Float[Tensor, " units inputs"]
@@ -172,7 +179,8 @@ class _Tail:
     middle: Float[Tensor, " batch inputs"]
     radius: Float[Tensor, " batch inputs"]
     round: bool
-    unit: Float[Tensor, " batch"]
+    drift: Float[Tensor, " batch units"]
+    cost: Float[Tensor, " batch rows 2"]
 
     def problem(self, point: int, rows: Tensor) -> QuadraticProblem | None:
         """Some rows of an example; None where no unit of the layer is unstable."""
@@ -185,5 +193,5 @@ class _Tail:
             self.values[point, units], self.sizes[point, units], direct * self.radius[point],
             self.offset[point, rows] + direct @ middle,
             self.offset[point, rows].abs() + direct.abs() @ (middle.abs() + self.radius[point]),
-            self.round, float(self.unit[point]),
+            self.round, self.drift[point, units],
         )  # fmt: skip

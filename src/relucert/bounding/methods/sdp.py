@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, de
 from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.rounding import Charge, Margins
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
@@ -74,29 +75,31 @@ class SDP(AfterCROWN):
         known = self.start(net, x, ball)
         return self._moved(net, x, ball, known, time.monotonic() + self.seconds)[-1].bounds()
 
-    def proceed(
+    def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[UnitBounds, Tensor]:
+    ) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds by backward propagation through balls, and the margins after all steps."""
         with torch.no_grad():
             best = crown_margins(net, known, x, ball, prop)
             until = time.monotonic() + self.seconds
             moves = self._moved(net, x, ball, known, until)
             for moved in moves:
-                best = torch.maximum(best, lipschitz_margins(net, moved, x, ball, prop))
+                best = best.best(lipschitz_margins(net, moved, x, ball, prop))
             moved = moves[-1]
             bounds = moved.bounds()
-            best = torch.maximum(best, crown_margins(net, bounds, x, ball, prop))
+            best = best.best(crown_margins(net, bounds, x, ball, prop)).stacked()
         inner = sum(math.prod(node.shape) for node in net.switches) + math.prod(net.input_shape)
         rows = max(1, self.budget // (_KEPT * x.element_size() * inner))
         examples = max(1, rows // prop.rows.shape[1])
         for batch in torch.arange(len(x), device=x.device).split(examples):
             balls, own = ball_relaxations(net, moved, batch, _ROUNDS), ball.restrict(batch)
+            charge = moved.rounding.at_logits().restrict(batch)
             for some in torch.arange(prop.rows.shape[1], device=x.device).split(rows):
                 part = Property(prop.rows[batch][:, some], prop.offsets[batch][:, some])
                 place = (batch[:, None], some[None])
-                best[place] = torch.maximum(best[place], self._ascend(net, balls, x[batch], own, part, until))
-        return bounds, torch.where(best.isnan(), -math.inf, best)
+                problem = _Problem(net, x[batch], own, part, charge)
+                best[place] = torch.fmax(best[place], self._ascend(problem, balls, until).stacked())
+        return bounds, Margins.unstacked(best.nan_to_num(-math.inf, math.inf, -math.inf))
 
     @torch.no_grad()
     def _moved(self, net: Network, x: Tensor, ball: Ball, known: UnitBounds, until: float) -> list[Deviations]:
@@ -105,16 +108,15 @@ class SDP(AfterCROWN):
         moves = [deviations(net, x, ball, known, parts=parts)]
         if self.inner:
 
-            def refine(so_far: Deviations, node: Node, within: Interval) -> Interval:
-                return self._refined(net, x, ball, so_far, node, within, until)
+            def refine(so_far: Deviations, node: Node, within: Interval, charge: Charge) -> Interval:
+                return self._refined(_Units(net, x, ball, node, charge), so_far, within, until)
 
             moves.append(deviations(net, x, ball, moves[0].bounds(), refine, parts))
         return moves
 
-    def _ascend(
-        self, net: Network, balls: Relaxations, x: Tensor, ball: Ball, prop: Property, until: float
-    ) -> Float[Tensor, " batch specs"]:
+    def _ascend(self, problem: _Problem, balls: Relaxations, until: float) -> Margins:
         """The best margins after `steps` on the slopes of all ReLUs."""
+        net, prop = problem.net, problem.prop
         rows, last = prop.rows.shape[1], len(net.graph) - 1
         slopes: dict[int, tuple[Tensor, Tensor]] = {}
         for index, part in balls.items():
@@ -124,8 +126,9 @@ class SDP(AfterCROWN):
 
         def bound() -> tuple[Tensor, Tensor]:
             relaxations = {i: part.with_slopes(*slopes[i]) if i in slopes else part for i, part in balls.items()}  # type: ignore[union-attr]
-            objective = pull_back(net.graph, last, prop.rows, relaxations).minimum(x, ball) + prop.offsets
-            return objective, objective.detach()
+            functional = pull_back(net.graph, last, prop.rows, relaxations, problem.charge)
+            margins = functional.margins(problem.x, problem.ball)
+            return margins.computed, margins.stacked()
 
         leaks = [cast(BallRelaxation, balls[index]).slope for index in slopes]
         # Upper slopes start at the chord, which is best for the box alone: their steps are smaller.
@@ -133,15 +136,15 @@ class SDP(AfterCROWN):
             Variables([pair[side] for pair in slopes.values()], leaks, 1.0, rate)
             for side, rate in enumerate((self.rate, self.rate / _CARE))
         ]
-        unknown = prop.rows.new_full(prop.rows.shape[:2], -math.inf)
-        return dual_ascent(net, bound, variables, unknown, Schedule(steps=self.steps, deadline=until))
+        unknown = prop.rows.new_full((*prop.rows.shape[:2], 3), -math.inf)
+        found = dual_ascent(net, bound, variables, unknown, Schedule(steps=self.steps, deadline=until))
+        return Margins.unstacked(found).plus(prop.offsets)
 
-    def _refined(
-        self, net: Network, x: Tensor, ball: Ball, moved: Deviations, node: Node, within: Interval, until: float
-    ) -> Interval:
+    def _refined(self, problem: _Units, moved: Deviations, within: Interval, until: float) -> Interval:
         """The interval of a node's input after one backward propagation for each end of every unstable unit."""
         if not moved.before:
             return within
+        net, x, ball, node, charge = problem
         budget = self.budget // 4  # with balls backward propagation keeps some four times as many tensors
         work, source, shape = BackwardBounds(net.graph, x, ball, budget), node.inputs[0], within.lower.shape[1:]
         if work.patched(source):
@@ -151,7 +154,7 @@ class SDP(AfterCROWN):
                 if time.monotonic() >= until:
                     break
                 backward = BackwardBounds(net.graph, x[batch], ball.restrict(batch), budget)
-                local = backward.local(ball_relaxations(net, moved, batch, _ROUNDS // 2))
+                local = backward.local(ball_relaxations(net, moved, batch, _ROUNDS // 2), charge.restrict(batch))
                 ends[0][batch] = torch.fmax(ends[0][batch], local.lower)
                 ends[1][batch] = torch.fmin(ends[1][batch], local.upper)
             return Interval(*ends)
@@ -163,10 +166,31 @@ class SDP(AfterCROWN):
                 break
             balls, own = ball_relaxations(net, moved, batch, _ROUNDS // 2), ball.restrict(batch)
             picked = one_hot(units, shape, x.dtype)
-            ends = pull_back(net.graph, source, torch.cat([picked, -picked], 1), balls).minimum(x[batch], own)
+            functional = pull_back(net.graph, source, torch.cat([picked, -picked], 1), balls, charge.restrict(batch))
+            ends = functional.lower(x[batch], own)
             below, above = torch.where(ends.isnan(), -math.inf, ends).split(units.shape[1], 1)
             low, high = tightened((low, high), (batch, units, chosen), (below, -above), keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+
+class _Problem(NamedTuple):
+    """A property to be bounded over balls, and what functionals of the logits are charged for rounding."""
+
+    net: Network
+    x: Tensor
+    ball: Ball
+    prop: Property
+    charge: Charge
+
+
+class _Units(NamedTuple):
+    """The input of a switching node to be bounded over balls, and what its functionals are charged for rounding."""
+
+    net: Network
+    x: Tensor
+    ball: Ball
+    node: Node
+    charge: Charge
 
 
 def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int) -> Relaxations:
@@ -176,8 +200,9 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
         if node.index not in moved.before:
             continue
         within = moved.inputs[node.index].restrict(batch)
-        linear = relax(node.op, within, "adaptive")
-        if isinstance(node.op, ReLU) and isinstance(linear, ReLURelaxation):
+        drift = moved.rounding.before[node.index][batch]
+        linear = relax(node.op, within, "adaptive", drift)
+        if isinstance(node.op, ReLU) and isinstance(linear, ReLURelaxation) and linear.charge is not None:
             centre = moved.centres[node.index][batch]
             relaxations[node.index] = BallRelaxation(
                 node.op.slope,
@@ -188,6 +213,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
                 (within.upper - centre).clamp(min=0),
                 cast_up(moved.before[node.index][batch], centre.dtype),
                 rounds,
+                charge=torch.where(within.unstable.flatten(1).unsqueeze(1), drift, linear.charge),
             )
         else:
             relaxations[node.index] = linear

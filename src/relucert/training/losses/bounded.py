@@ -69,7 +69,7 @@ class Bounded:
         if self.method == "kw":
             return KW(intervals=True).solve(net, x, ball, prop)[1]
         units = IBP().units(net, x, ball)
-        coarse = interval_margins(net, units, x, ball, prop)
+        coarse = interval_margins(net, units, x, ball, prop).computed
         linear = 1 - share * self.intervals
         if self.method == "ibp" or linear == 0:
             return coarse

@@ -88,7 +88,7 @@ class CounterexampleSearch:
         owner = self.owner[which]
         ball, x = self.ball.restrict(owner), self.x[owner]
         generator = torch.Generator().manual_seed(self.rounds[int(which)])
-        unstable = sum(int(one.unstable[owner].sum()) for one in self.parts.inputs.values())
+        unstable = sum(int(one.unstable[owner].sum()) for one in self.parts.bounds.inputs.values())
         started, left = time.monotonic(), self.left(int(owner))
         for _ in range(max(1, min(_CORNERS, _EFFORT // max(1, unstable)))):
             seconds = left - (time.monotonic() - started)
@@ -99,7 +99,7 @@ class CounterexampleSearch:
                 return
             for node, pattern in zip(self.parts.net.relus, self.parts.net.pattern(z), strict=True):
                 side = torch.where(pattern, 1, -1).to(torch.int8)
-                splits[node.index] = side * self.parts.inputs[node.index].unstable[owner]
+                splits[node.index] = side * self.parts.bounds.inputs[node.index].unstable[owner]
             solved = leaf_program(self.parts.net, self.parts.part(which, splits), seconds)
             if solved is None:
                 return

@@ -1,15 +1,18 @@
 """`bab`: branch and bound over the ReLUs, complete; subproblems of all open points are bounded in one batch.
 
 A point and one row of its property make a problem. Its subproblems are the ball with some ReLUs split into active and inactive.
-A subproblem whose bound exceeds the goal is closed; any other is split once more, at the candidate unit with the best branching
+A subproblem whose bound is positive is closed; any other is split once more, at the candidate unit with the best branching
 score. A problem is proved when it has no open subproblem, a point when all its problems are. Counterexamples are searched from
 the minimisers of the bounds (`counterexamples`).
 
 What happens to a problem depends on its own subproblems alone, so verdicts are independent of batch composition; only a clock
 changes that, and then the verdict is UNKNOWN. Open subproblems are saved, and a smaller radius goes on from them.
 
-Max pools become ReLUs first (`networks.unpooled`) and are split like all others. Counterexamples are run through the network
-as it was given, and margins must exceed its evaluation error.
+Max pools become ReLUs first (`networks.unpooled`) and are split like all others: in real arithmetic a maximum, executed or not,
+is the sum of ReLUs that replaces it. Counterexamples are run through the network as it was given.
+
+Rounding is charged in every bound (`bounding.rounding`). A subproblem is closed when its margin is proved, for real arithmetic
+or, where the query is strict, for the executed network; whether a point's margins all hold when executed is noted.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import BUDGET
-from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
+from relucert.bounding.preactivations import BUDGET, UnitBounds
+from relucert.bounding.rounding import Margins, rounding_over
+from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.networks.freezing import frozen_weights
@@ -92,13 +96,17 @@ class _Problem:
     row: int
     leaves: list[tuple[float, int, int]] = field(default_factory=list)
     closed: bool = False
+    proved: list[float] = field(default_factory=lambda: [math.inf, math.inf])
+
+    def close(self, margin: float, executed: float) -> None:
+        """A subproblem is proved: the problem's margins are the smallest of its subproblems'."""
+        self.proved = [min(self.proved[0], margin), min(self.proved[1], executed)]
 
 
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
     def __init__(self, query: Query, method: BaB, budget: Budget):
-        self.given = query  # with max pools
         self.query = replace(query, double=unpooled(query.double))
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
         self.method, self.budget, self.limit = method, budget, budget.each(len(query))
@@ -164,34 +172,20 @@ class _Search:
         The pre-activation bounds that are found here serve all subproblems.
         """
         started = time.monotonic()
-        inputs, margins = self._whole()
-        error = bound_error(self.double, self.x, self.ball, inputs, self.prop)
-        self.needed = self._needed(inputs)
-        reach, unit = largest_inputs(self.double, self.x, self.ball, inputs)
-        # In a reduced network products are taken in another order, which rounds once more for every factor made before.
-        error, unit = 2 * error, 2 * unit
-        goal = error + self.needed
-        open_, self.margins = ~(margins > goal), margins - error
+        bounds, margins = self._whole()
+        inputs = bounds.inputs
+        self.margins = torch.stack([margins.real, margins.executed], -1)
         known = self.query.row_margins
         if known is not None:
-            open_, self.margins = open_ & known.isinf(), torch.maximum(self.margins, known)
+            self.margins = torch.fmax(self.margins, known)
+        open_ = ~self.query.proves(self.margins)
         for point, saved in self.query.saved.items():
             kept = torch.zeros_like(open_[point]).index_fill(0, saved.row, True)
             open_[point] &= kept
-        self.found.proved, self.found.margin = ~open_.any(1), self.margins.amin(1)
+        self.found.prove(~open_.any(1), self.margins, margins.computed)
         places = open_.nonzero()
-        self.owner, self.goal = places[:, 0], goal[open_]
-        self.parts = SubProblems(
-            self.query,
-            inputs,
-            self.owner,
-            places[:, 1],
-            self.goal,
-            reach,
-            unit,
-            self.method.rate,
-            self.method.candidates,
-        )
+        self.owner = places[:, 0]
+        self.parts = SubProblems(self.query, bounds, self.owner, places[:, 1], self.method.rate, self.method.candidates)
         unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
@@ -201,7 +195,7 @@ class _Search:
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
 
-    def _whole(self) -> tuple[dict[int, Interval], Tensor]:
+    def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
         budget, found = self.method.budget, []
         for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
@@ -213,21 +207,21 @@ class _Search:
                 method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
             if left <= 0:
                 method = CROWN(budget=budget)
-            found.append(method.solve(self.double, self.x[some], self.ball.restrict(some), self.prop.restrict(some)))
-        inputs = {
-            node.index: Interval(*(
-                torch.cat([getattr(units.inputs[node.index], side) for units, _ in found]) for side in ("lower", "upper")
-            ))
-            for node in self.double.switches
-        }  # fmt: skip
-        return inputs, torch.cat([margins.detach() for _, margins in found])
-
-    def _needed(self, inputs: dict[int, Interval]) -> Tensor:
-        """What margins must exceed: the evaluation error of the network as given, with maxima instead of sums of ReLUs."""
-        double = self.given.double
-        if double is not self.double:
-            inputs = CROWN(budget=self.method.budget).units(double, self.x, self.ball).inputs
-        return evaluation_error(double, self.x, self.ball, inputs, self.prop, self.query.net.dtype)
+            x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
+            known = method.start(self.double, x, ball, self.query.net.dtype)
+            found.append(method.prove(self.double, known, x, ball, prop))
+        inputs, logits = (
+            {
+                index: Interval(
+                    *(torch.cat([getattr(part[index], side) for part in parts]) for side in ("lower", "upper"))
+                )
+                for index in parts[0]
+            }
+            for parts in ([units.inputs for units, _ in found], [{0: units.logits} for units, _ in found])
+        )
+        rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
+        margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
+        return UnitBounds(inputs, logits[0], rounding), margins
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
@@ -283,13 +277,22 @@ class _Search:
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.counterexamples.look(found.point, found.margin, which)
-        places = (~(found.margin > self.goal[which])).nonzero()[:, 0]
+        proved = self._proved(found, which)
+        places = (~proved).nonzero()[:, 0]
         open_ = Leaves(leaves.splits, found.slopes, found.betas).restrict(places)
         slots = self.frontier.add(owner[places], open_, found.units[places]) if len(places) else []
         for place, slot in zip(places.tolist(), slots, strict=True):
             self.arrived += 1
             leaf = (float(found.margin[place]), self.arrived, slot)
             heapq.heappush(self.problems[int(which[place])].leaves, leaf)
+
+    def _proved(self, found: AscentResult, which: Tensor) -> Tensor:
+        """Which subproblems are proved; their problems take note of the margins."""
+        margins = torch.stack([found.margin, found.executed], 1)
+        proved = self.query.proves(margins)
+        for place in proved.nonzero()[:, 0].tolist():
+            self.problems[int(which[place])].close(*margins[place].tolist())
+        return proved
 
     def _chosen(self, turns: deque[int]) -> list[tuple[int, int]]:
         """The worst subproblems of the problems whose turn it is, `width` of each at most, as (problem, slot)."""
@@ -327,11 +330,10 @@ class _Search:
         rest = [other for other in self.of[problem.point] if not other.closed]
         if not rest and not self.given_up[problem.point] and not self.stuck[problem.point]:
             self.found.proved[problem.point] = True
-            # The margin of every subproblem exceeds the evaluation error, so that much is proved of the rows that were split.
             for solved in self.of[problem.point]:
                 place = solved.point, solved.row
-                self.margins[place] = torch.maximum(self.margins[place], self.needed[place])
-            self.found.margin[problem.point] = self.margins[problem.point].amin()
+                self.margins[place] = torch.fmax(self.margins[place], self.margins.new_tensor(solved.proved))
+            self.found.margin[problem.point], self.found.executed[problem.point] = self.margins[problem.point].amin(0)
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen subproblem in two and bound both."""
@@ -372,6 +374,6 @@ class _Search:
                 found = self.parts.ascend(one, leaf._replace(betas=solved[0]), 0)
             self.counterexamples.run(found.point, self.owner[one])
             # Neither proved nor falsified: the point has no proof any more; elsewhere there may be a counterexample.
-            if not bool(found.margin > self.goal[one]):
+            if not bool(self._proved(found, one)):
                 self._leave(one, splits)
             self.counterexamples.charge(point, started)

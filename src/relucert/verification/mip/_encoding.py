@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relucert.bounding.interval import Interval
-from relucert.bounding.rounding import largest_inputs
+from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
 from relucert.networks.affine_map import sparse_maps
 from relucert.networks.network import Network
@@ -20,13 +19,16 @@ class Encoding:
         self.double, self.graph = double, double.graph
         self.wires = sparse_maps(double.graph)
 
-    def ranges(self, x: Tensor, ball: Ball, inputs: dict[int, Interval]) -> dict[int, Ranges]:
-        """Pre-activation bounds of a point, with slack for the solver's tolerance and for rounding in float64."""
-        sizes, unit = largest_inputs(self.double, x, ball, inputs)
+    def ranges(self, bounds: UnitBounds, executed: bool) -> dict[int, Ranges]:
+        """Pre-activation bounds of a point, with slack for the solver's tolerance and for rounding.
+
+        Rows are off by what the computation in float64 rounds and, if `executed`, by what the network rounds when it runs.
+        """
+        assert bounds.rounding is not None
         found = {}
         for node in self.graph.switches:
-            within = inputs[node.index]
-            rounding = float(unit[0]) * sizes[node.index].flatten().numpy()
+            within, drift = bounds.inputs[node.index], bounds.rounding.before[node.index][0]
+            rounding = (drift.sum(0) if executed else drift[0]).numpy()
             low, high = within.lower.flatten().numpy(), within.upper.flatten().numpy()
             found[node.index] = Ranges(low, high, SLACK + rounding, rounding)
         return found

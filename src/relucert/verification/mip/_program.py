@@ -169,14 +169,17 @@ class Program:
         return rows, offset
 
     def _read(self, wire: SparseMap, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array) -> Units:
-        """The units that a wire carries: what depends on one column is that column, the rest gets columns of its own."""
+        """The units that a wire carries: what is one column is that column, the rest gets columns of its own.
+
+        A unit with a column of its own has a row, whose error covers what rounding does to the unit.
+        """
         rows, offset = self._expressions(wire)
         count = np.diff(rows.indptr)
         found = Units(np.full(len(offset), -1), np.zeros(len(offset)), offset)
-        one = (count == 1) & needed
-        first = rows.indptr[:-1][one]
-        found.column[one], found.factor[one] = rows.indices[first], rows.data[first]
-        many = np.flatnonzero((count > 1) & needed)
+        one = (count == 1) & needed & (offset == 0)
+        one[one] = rows.data[rows.indptr[:-1][one]] == 1
+        found.column[one], found.factor[one] = rows.indices[rows.indptr[:-1][one]], 1.0
+        many = np.flatnonzero(~one & needed)
         if len(many):
             columns = self.add_columns(low[many], high[many])
             part, here = coo_array(rows[many]), np.arange(len(many))

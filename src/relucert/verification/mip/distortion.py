@@ -21,10 +21,10 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from relucert.attacks.best import polish
-from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.rounding import RAISED
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import spec
@@ -115,23 +115,24 @@ def minimal_distortion(
     start = start.double() * (1 + 1e-6)
     ball = Ball(p, start, query.wide_sides)
     began = time.monotonic()
-    units, margins = (CROWN() if method.tighten == "crown" else Alpha()).solve(double, wide, ball, prop)
-    goal = 2 * bound_error(double, wide, ball, units.inputs, prop)
-    goal = goal + evaluation_error(double, wide, ball, units.inputs, prop, net.dtype)
+    bounding = CROWN() if method.tighten == "crown" else Alpha()
+    units, margins = bounding.prove(double, bounding.start(double, wide, ball, net.dtype), wide, ball, prop)
+    assert units.rounding is not None
+    goal = RAISED * (prop.rows.abs() @ units.rounding.at_logits().drift.sum(1).unsqueeze(2)).squeeze(2)
     encoding = Encoding(double)
     seconds = wide.new_full((len(x),), (time.monotonic() - began) / max(1, len(x)))
-    bounds = query.ball.bounds(x)
-    witnesses = Witnesses(net, x, y, p, bounds, double)
+    sides = query.ball.bounds(x)
+    witnesses = Witnesses(net, x, y, p, sides, double)
     claimed = torch.zeros_like(start)
     for point in range(len(x)):
         began = time.monotonic()
         one = slice(point, point + 1)
-        inputs = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
-        own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in bounds), double)
+        bounds = units.restrict(torch.tensor([point]))
+        own = Witnesses(net, x[one], y[one], p, tuple(side[one] for side in sides), double)
         search = _Search(encoding, own, ball.restrict(point), method, solver, float(start[point]))
-        order = margins[point].argsort()
-        rows = [row for row in order.tolist() if not margins[point, row] > goal[point, row]]
-        claimed[point] = search.run(inputs, prop.rows[point].numpy(), rows, goal[point].tolist())
+        order = margins.computed[point].argsort()
+        rows = [row for row in order.tolist() if not margins.real[point, row] > 0]
+        claimed[point] = search.run(bounds, prop.rows[point].numpy(), rows, goal[point].tolist())
         witnesses.point[point], witnesses.distance[point] = own.point[0], own.distance[0]
         seconds[point] += time.monotonic() - began
     everything = (claimed >= query.reach()) & witnesses.distance.isinf()
@@ -148,14 +149,14 @@ class _Search:
         self.solver, self.start = solver, start
         self.x = found.x.double()
 
-    def run(self, inputs: dict[int, Interval], margins: np.ndarray, rows: list[int], goal: list[float]) -> float:
+    def run(self, bounds: UnitBounds, margins: np.ndarray, rows: list[int], goal: list[float]) -> float:
         """The largest radius within which no class wins, at most `start`."""
         p, encoding = float(self.ball.p), self.encoding
         program = encoding.program(self.x, self.ball, self.start)
         column = program.bound_norm(p, None)
         assert column is not None
         tighten = LinearPrograms(self.method.bound_seconds, math.inf) if self.method.tighten == "lp" else None
-        program.build(encoding.graph, encoding.wires, encoding.ranges(self.x, self.ball, inputs), tighten)
+        program.build(encoding.graph, encoding.wires, encoding.ranges(bounds, executed=False), tighten)
         cost = np.zeros(program.columns)
         cost[column] = 1.0
         problem, least = program.problem(cost), 1.0

@@ -18,15 +18,17 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.rounding import bound_error, evaluation_error
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.rounding import RAISED, absolute
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import Verdict
+from relucert.core.rounding import gamma
 from relucert.networks.prediction import falsified, slack
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip._encoding import Encoding
@@ -36,6 +38,9 @@ from relucert.verification.mip._solver import SOLVERS, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.query import Budget, Query
 from relucert.verification.verifier import Decision, Outcome
+
+POSITIVE = math.ulp(0.0)  # the margin of a row that is proved to be positive, and no more
+COVERED = 1e-3  # of the largest pre-activation: rounding of the executed network up to this is covered by the program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,28 +96,25 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
     started, limits = time.monotonic(), budget.each(len(x))
     solver = method.open(query.p)
     bounding = CROWN() if method.tighten == "crown" else Alpha()
-    units, margins = bounding.solve(double, x, ball, prop)
-    error = bound_error(double, x, ball, units.inputs, prop)
-    needed = evaluation_error(double, x, ball, units.inputs, prop, query.net.dtype)
-    goal = error + needed
-    open_ = ~(margins > goal)
+    units, margins = bounding.prove(double, bounding.start(double, x, ball, query.net.dtype), x, ball, prop)
+    known = torch.stack([margins.real, margins.executed], -1)
+    open_ = ~query.proves(known)
     found = Outcome.nothing(x)
-    found.proved, found.margin = ~open_.any(1), (margins - error).amin(1)
+    found.prove(~open_.any(1), known, margins.computed)
     undecided = open_.any(1).nonzero()[:, 0].tolist()
     encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
     yield from found.decisions(found.proved.nonzero()[:, 0].tolist(), name, dtype)
-    known = torch.where(open_, -math.inf, margins - error)
     for point in undecided:
         started = time.monotonic()
         one = slice(point, point + 1)
         until = min(budget.deadline, started + float(limits[point] - found.seconds[point]))
         assert encoding is not None
         part = query.restrict(torch.tensor([point]))
-        inputs = {index: Interval(within.lower[one], within.upper[one]) for index, within in units.inputs.items()}
+        own = units.restrict(torch.tensor([point]))
         search = _Point(part, encoding, method, solver, until)
-        order = margins[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
-        search.run(inputs, order.tolist(), goal[point])
+        order = margins.computed[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
+        goal = search.run(own, order.tolist())
         found.nodes[point] = search.nodes
         if search.witness is not None:
             found.falsified[point], found.witness[point] = True, search.witness
@@ -121,8 +123,10 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
             found.reasons[point] = f"robust on the word of {method.solver} alone"
         elif search.claimed:
             for row in order.tolist():
-                if search.prove(row, float(goal[point, row])):
-                    known[point, row] = needed[point, row]
+                if search.prove(row, float(goal[row])):
+                    # The margin is positive; no more is known of it.
+                    covered = [POSITIVE, POSITIVE if search.executed else -math.inf]
+                    known[point, row] = torch.fmax(known[point, row], known.new_tensor(covered))
             _prove(found, point, method, replace(part, row_margins=known[one]), until)
         else:
             found.timed[point] = time.monotonic() >= until
@@ -134,13 +138,15 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
 def _prove(found: Outcome, point: int, method: MIP, query: Query, until: float) -> None:
     """Prove what the solver claims of one point, rows without a proved margin by branch and bound; or note the reason."""
     assert query.row_margins is not None
-    if bool(query.row_margins.isfinite().all()):
-        found.proved[point], found.margin[point] = True, torch.maximum(found.margin[point], query.row_margins.amin())
+    if bool(query.proves(query.row_margins).all()):
+        found.proved[point] = True
+        found.margin[point], found.executed[point] = query.row_margins[0].amin(0)
         return
     (tried,) = BaB(nodes=method.nodes).decide(query, Budget(deadline=until))
     found.nodes[point] += tried.nodes
     found.proved[point], found.timed[point] = tried.verdict is Verdict.ROBUST, tried.timed
     found.margin[point] = max(float(found.margin[point]), tried.margin)
+    found.executed[point] = max(float(found.executed[point]), tried.executed)
     if tried.witness is not None:
         found.falsified[point], found.witness[point] = True, tried.witness.double()
     elif tried.verdict is Verdict.UNKNOWN:
@@ -156,12 +162,25 @@ class _Point:
     def __init__(self, query: Query, encoding: Encoding, method: MIP, solver: Solver, until: float):
         self.net, self.x, self.ball, self.prop = query.net, query.wide, query.ball, query.prop
         self.encoding, self.method, self.solver, self.until = encoding, method, solver, until
+        self.strict, self.executed = query.strict, True
         self.witness: Tensor | None = None
         self.claimed, self.nodes, self.warning = False, 0, ""
         self.program: Program | None = None
 
-    def run(self, inputs: dict[int, Interval], rows: list[int], goal: Tensor) -> None:
-        """Solve the programs of rows, the most endangered one first, until there is a witness or no time."""
+    def run(self, bounds: UnitBounds, rows: list[int]) -> Float[Tensor, " specs"]:
+        """Solve the programs of rows, the most endangered one first, until there is a witness or no time.
+
+        Returns the values that the margins of the program must exceed: what rounding does to the logits. Proofs cover the
+        executed network (`executed`), unless its rounding is so large that only real arithmetic can be proved.
+        """
+        rounding = bounds.rounding
+        assert rounding is not None
+        largest = max([float(absolute(within).max()) for within in bounds.inputs.values()], default=0.0)
+        drifts = [float(drift[:, 1].max()) for drift in rounding.before.values()]
+        self.executed = self.strict or max(drifts, default=0.0) <= COVERED * largest
+        drift = rounding.at_logits().drift[0]
+        each = drift.sum(0) if self.executed else drift[0]
+        goal = RAISED * (self.prop.rows[0].abs() @ each + rounding.lost + gamma(8) * self.prop.offsets[0].abs())
         radius = float(self.ball.radii(self.x)[0])
         p = float(self.ball.p)
         bounded = math.isfinite(radius) and radius > 0
@@ -171,14 +190,15 @@ class _Point:
         if bounded:
             program.bound_norm(p, radius / scale)
         tighten = LinearPrograms(self.method.bound_seconds, self.until) if self.method.tighten == "lp" else None
-        ranges = self.encoding.ranges(self.x, self.ball, inputs)
+        ranges = self.encoding.ranges(bounds, self.executed)
         program.build(self.encoding.graph, self.encoding.wires, ranges, tighten)
         self.program, claimed = program, 0
         for row in rows:
             if self.witness is not None or time.monotonic() >= self.until:
-                return
+                return goal
             claimed += self._row(program, row, float(goal[row]))
         self.claimed = claimed == len(rows)
+        return goal
 
     def _row(self, program: Program, row: int, goal: float) -> bool:
         """Whether the solver claims that the margin of a row exceeds the goal all over the ball."""
