@@ -18,10 +18,10 @@ from relucert.networks.network import Network
 from relucert.verification import _search as search
 from relucert.verification._incomplete import Attack, narrowest
 from relucert.verification.certify import certify
-from relucert.verification.query import Budget, Query
 from relucert.verification.radius import radius
 from relucert.verification.registry import BOUNDING
 from relucert.verification.registry import METHODS as REGISTERED
+from relucert.verification.verifier import Budget, Query
 from zoo import NETWORKS, inputs, network, randomised
 
 SMALLER = {

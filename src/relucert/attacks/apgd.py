@@ -21,8 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks._losses import Loss, ascent, cross_entropy, ratio
-from relucert.attacks._within import Within
+from relucert.attacks._ascent import Loss, Within, ascent, cross_entropy, ratio
 from relucert.attacks.base import FixedAttack, adversarial
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks._losses import ascent, margin
+from relucert.attacks._ascent import ascent, margin
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.norms import steepest

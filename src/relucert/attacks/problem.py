@@ -15,10 +15,10 @@ from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
-from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
+from relucert.networks.modes import outside_inference
 from relucert.networks.network import Network
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}

@@ -13,12 +13,9 @@ from torch import Tensor
 
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.core.ball import Ball
-from relucert.networks.affine import Affine
-from relucert.networks.affine_map import offset_of_rows
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, propagate_back
+from relucert.networks.affine_map import offset_of_rows, transpose_rows
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import BackwardRule, Graph, Node, propagate_back
 
 Relaxations = Mapping[int, ReLURelaxation | MaxPoolRelaxation]
 

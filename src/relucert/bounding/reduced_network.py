@@ -19,11 +19,10 @@ from torch import Tensor
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Functional, Relaxations
-from relucert.networks.affine_map import to_roots
-from relucert.networks.graph import Node
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import one_hot, to_roots
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
+from relucert.networks.traversal import Node
 
 ENTRIES = 2**23  # numbers of all matrices of one example
 

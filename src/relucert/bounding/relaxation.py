@@ -25,8 +25,8 @@ from torch import Tensor
 from relucert.bounding._relaxation_gradient import pull_through_relu
 from relucert.bounding.interval import Interval
 from relucert.core.errors import UnsupportedLayer
+from relucert.networks.nodes import MaxPool2d, ReLU, Switching
 from relucert.networks.patches import Filters
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
 

@@ -18,12 +18,10 @@ from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.properties import Property
 from relucert.core.rounding import gamma, unit_roundoff
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import transpose_rows
+from relucert.networks.affine_map import transpose_rows
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, propagate, propagate_back
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import BackwardRule, ForwardRule, Graph, Node, propagate, propagate_back
 
 
 @torch.no_grad()

@@ -26,9 +26,8 @@ from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
-from relucert.verification.query import Budget, Query
 from relucert.verification.registry import find
-from relucert.verification.verifier import CLOCK
+from relucert.verification.verifier import CLOCK, Budget, Query
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array, vstack
 from torch import Tensor
 
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import one_hot, transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import (
+    BackwardRule,
+    ForwardRule,
+    Graph,
+    Node,
+    affine_ancestors,
+    propagate,
+    propagate_back,
+)
 
 Array = NDArray[np.float64]
 PIECE = 2**27  # bytes of the rows that are made at once
@@ -76,9 +81,23 @@ class _ToRoots(BackwardRule[Tensor]):
         return None if slopes is None else value * slopes.unsqueeze(1)
 
 
+def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
+    """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
+    return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
+
+
 def offset_of_rows(op: Affine, rows: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows"]:
     """The values `<c, b>` of functionals c at the offset of an affine node."""
     return (rows.flatten(2) @ op.offset(rows).flatten()).reshape(rows.shape[:2])
+
+
+def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Functionals `(*places.shape, *shape)` that pick out the entries at flat `places`."""
+    size = 1
+    for axis in shape:
+        size *= axis
+    picked = torch.zeros(*places.shape, size, dtype=dtype, device=places.device)
+    return picked.scatter_(-1, places.unsqueeze(-1), 1.0).reshape(*places.shape, *shape)
 
 
 @torch.no_grad()

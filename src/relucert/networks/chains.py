@@ -12,12 +12,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
 from relucert.networks.layers.arithmetic import Scale
 from relucert.networks.layers.linear import Conv2d, Linear
 from relucert.networks.layers.shapes import Reshape
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import Affine, ReLU
+from relucert.networks.traversal import Graph, Node
 
 Weighted = Conv2d | Linear
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.affine import Source
 from relucert.networks.build.tracing import trace
-from relucert.networks.graph import Graph, Node
-from relucert.networks.switching import ReLU, Switching
+from relucert.networks.nodes import ReLU, Source, Switching
+from relucert.networks.traversal import Graph, Node
 
 Numbers = float | Sequence[float] | Tensor | None
 

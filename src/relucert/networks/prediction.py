@@ -17,11 +17,9 @@ from torch import Tensor
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property, class_stays
 from relucert.core.rounding import DECISION_EPSILONS, gamma, gamma_above
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
+from relucert.networks.traversal import ForwardRule, Node, propagate
 
 PIECE = 1000
 

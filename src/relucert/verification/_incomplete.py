@@ -27,8 +27,7 @@ from relucert.core.results import RadiusInterval
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Decision, Outcome
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from relucert.networks.network import Network
 from relucert.verification.bab import bab
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab.bab import BaB
-from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Budget, Query
 from zoo import inputs, network, randomised
 
 

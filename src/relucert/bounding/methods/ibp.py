@@ -12,7 +12,7 @@ from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.bounding.preactivations import UnitBounds, unit_bounds
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
-from relucert.networks.linear_map import transpose_rows
+from relucert.networks.affine_map import transpose_rows
 from relucert.networks.network import Network
 from relucert.networks.traversal import affine_ancestors, propagate
 

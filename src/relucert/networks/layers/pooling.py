@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relucert.networks.affine import Affine, Shape
 from relucert.networks.build.values import Traced, axes_without_batch
 from relucert.networks.layers.family import Family, Restored, arguments, pair
-from relucert.networks.switching import MaxPool2d
+from relucert.networks.nodes import Affine, MaxPool2d, Shape
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

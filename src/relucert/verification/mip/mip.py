@@ -34,8 +34,7 @@ from relucert.verification.mip._lp_tree import prove_cutoff
 from relucert.verification.mip._program import Program
 from relucert.verification.mip._solver import SOLVERS, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Decision, Outcome
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 
 @dataclass(frozen=True, kw_only=True)

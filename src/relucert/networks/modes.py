@@ -1,16 +1,41 @@
-"""Gradients inside `torch.inference_mode`: bounds and attacks are optimised by gradients even if the caller disabled them."""
+"""Which gradients torch computes for a while: weights as constants, and gradients inside `torch.inference_mode`.
+
+Bounds and attacks are optimised by gradients, over something else than the weights, even if the caller disabled gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def frozen_weights(module: nn.Module) -> Iterator[None]:
+    """Switch the gradients of all parameters off, and restore each afterwards.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> with frozen_weights(layer):
+    ...     layer.weight.requires_grad
+    False
+    >>> layer.weight.requires_grad
+    True
+    """
+    before = [(weight, weight.requires_grad) for weight in module.parameters()]
+    try:
+        for weight, _ in before:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight, required in before:
+            weight.requires_grad_(required)
 
 
 def outside_inference(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
