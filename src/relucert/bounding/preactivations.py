@@ -21,8 +21,7 @@ from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
-from relucert.networks.affine_map import one_hot, to_roots
-from relucert.networks.chains import chain
+from relucert.networks.affine_map import chain, one_hot, to_roots
 from relucert.networks.network import Network
 from relucert.networks.nodes import Switching
 from relucert.networks.patches import Filters, patches

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.geometry.region import LinearRegion
-from relucert.networks.chains import Step, chain
+from relucert.networks.affine_map import Step, chain
 from relucert.networks.network import Network
 from relucert.networks.nodes import ReLU
 

@@ -73,7 +73,7 @@ class RegionTheorem:
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides)
+            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
             inside[some] = proved.lower > eps[some]
         own = torch.nn.functional.one_hot(y, double.classes).bool()
         lead = (logits.gather(1, y[:, None]) - logits - eps[:, None] * classes * (1 + 1e-9))[~own].reshape(len(x), -1)

@@ -11,8 +11,7 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
-from relucert.networks.modes import outside_inference
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import BOUNDING
 
 

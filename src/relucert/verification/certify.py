@@ -21,8 +21,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
-from relucert.networks.modes import outside_inference
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
 

@@ -15,8 +15,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
-from relucert.networks.modes import outside_inference
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Query

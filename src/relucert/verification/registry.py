@@ -41,6 +41,10 @@ Stage = RegionTheorem | Attack | Bound | TimedBound | BaB
 
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
+#: The first verifiers of `auto`: the theorem for the region of x alone, a short attack, and a cheap bound.
+OWN_REGION = RegionTheorem(Region(regions=1))
+SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+CHEAP_BOUND = Bound(CROWN())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +71,9 @@ class Auto(Method):
             bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
         last = BaB(nodes=self.nodes)
         if not about_class:
-            return Bound(CROWN()), *bounds, last
-        quick, long = PGD(steps=20, alike=True), APGD(steps=50, restarts=self.restarts, alike=True)
-        return RegionTheorem(Region(regions=1)), Attack(quick), Bound(CROWN()), Attack(long), *bounds, last
+            return CHEAP_BOUND, *bounds, last
+        long_attack = Attack(APGD(steps=50, restarts=self.restarts, alike=True))
+        return OWN_REGION, SHORT_ATTACK, CHEAP_BOUND, long_attack, *bounds, last
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """Decisions of the first verifier that decides; what stays open is named after branch and bound."""

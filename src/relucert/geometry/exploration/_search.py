@@ -34,7 +34,6 @@ from relucert.geometry.exploration._measure import SAFETY, UNDERFLOW, Measured, 
 from relucert.geometry.hyperplane import HyperplaneDistance, free_distance, hyperplane_distance, hyperplane_projection
 from relucert.geometry.region import LinearRegion, WindowHyperplanes
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network
 
 BEYOND = 100.0  # distances in the box are proved up to this many times the free distance
 
@@ -53,12 +52,13 @@ class Crossing(NamedTuple):
 class RegionSearch:
     """The search of a batch of inputs. `lower` are the proved distances, `witnesses` the nearest adversarial points.
 
-    Subclasses store regions (`_add`) and choose the hyperplanes to cross (`_next`). `limit` is the number of regions of an
-    example, `budget` the memory in bytes.
+    The search begins in `region`, the regions of the inputs. Subclasses store regions (`_add`) and choose the hyperplanes to
+    cross (`_next`). `limit` is the number of regions of an example, `budget` the memory in bytes.
     """
 
-    def __init__(self, net: Network, witnesses: Witnesses, box: Any, limit: float, budget: int):
-        self.net, self.witnesses, self.y, self.p = net, witnesses, witnesses.y, witnesses.p
+    def __init__(self, region: LinearRegion, witnesses: Witnesses, box: Any, limit: float, budget: int):
+        self.net, self.first = region.net, region
+        self.witnesses, self.y, self.p = witnesses, witnesses.y, witnesses.p
         self.limit, self.budget = limit, budget
         self.x = witnesses.x.double()
         self.low, self.high = Ball(self.p, math.inf, box).bounds(self.x)
@@ -68,15 +68,14 @@ class RegionSearch:
         self.lower = self.x.new_zeros(count)
         self.open = torch.ones(count, dtype=torch.bool)
         self.blurred = torch.zeros(count, dtype=torch.bool)  # rows of a region have too large errors
-        with torch.no_grad():
-            self.flips = _flips(LinearRegion.at(net, self.x[:1]))
+        self.flips = _flips(region)
         self._begin()
 
     def run(self) -> None:
         """Explore regions until every example is solved, cannot be improved, or has used up its regions."""
         with torch.no_grad():
             every = torch.arange(len(self.x))
-            self._enter(every, LinearRegion.at(self.net, self.x).patterns, self.x.new_zeros(len(self.x)))
+            self._enter(every, self.first.patterns, self.x.new_zeros(len(self.x)))
             while bool(self.open.any()):
                 crossing = self._next()
                 if crossing is not None:

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from relucert.core.norms import norm
 from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
-from relucert.networks.chains import Step, chain
+from relucert.networks.affine_map import Step, chain
 from relucert.networks.local_rows import LocalRows, plan
 from relucert.networks.patches import axes
 

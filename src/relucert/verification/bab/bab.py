@@ -32,7 +32,7 @@ from relucert.bounding.preactivations import BUDGET
 from relucert.bounding.rounding import bound_error, evaluation_error, largest_inputs
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
-from relucert.networks.modes import frozen_weights
+from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
