@@ -150,6 +150,11 @@ class Graph:
         return sum(math.prod(node.shape) for node in self.switches)
 
     @cached_property
+    def one_layer(self) -> bool:
+        """Whether no switching node lies before another: all read the input through affine nodes alone."""
+        return all(affine_ancestors(self, node.inputs[0])[1] == [0] for node in self.switches)
+
+    @cached_property
     def max_pools(self) -> tuple[Node[MaxPool2d], ...]:
         """The max pools, in order."""
         return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))

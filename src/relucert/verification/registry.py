@@ -77,7 +77,8 @@ class Auto(Method):
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """Decisions of the first verifier that decides; what stays open is named after branch and bound."""
-        stages = self.stages(query.p, single=Moments.whole(query.net), about_class=query.about_class)
+        single = query.net.graph.one_layer and Moments.whole(query.net)
+        stages = self.stages(query.p, single=single, about_class=query.about_class)
         return cascade(stages, query, budget, spec(BaB(nodes=self.nodes)))
 
 
