@@ -8,7 +8,7 @@ current weights and gradients reach them. Switching nodes are ReLUs and max pool
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -188,25 +188,33 @@ class ReLU(Switching):
         return {"slope": self.slope}
 
 
-class MaxPool2d(Switching):
+class Windowed:
+    """Windows that slide over an image; with `ceil_mode` the last ones may hang over the far edge."""
+
+    def __init__(
+        self,
+        *,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int] = (0, 0),
+        ceil_mode: bool = False,
+    ):
+        self.kernel, self.stride, self.padding, self.ceil_mode = kernel, stride, padding, ceil_mode
+
+    def windowing(self) -> dict[str, object]:
+        """The numbers of the windows, as JSON."""
+        return {"kernel": self.kernel, "stride": self.stride, "padding": self.padding, "ceil_mode": self.ceil_mode}
+
+
+class MaxPool2d(Windowed, Switching):
     """Max pooling with any window; the pattern is the winner's place in its channel, `(batch, channels, *windows)`."""
 
     kind = "max_pool2d"
     rule = "max_pool"
 
-    def __init__(
-        self,
-        in_shape: Shape,
-        *,
-        kernel: tuple[int, int],
-        stride: tuple[int, int],
-        padding: tuple[int, int] = (0, 0),
-        dilation: tuple[int, int] = (1, 1),
-        ceil_mode: bool = False,
-    ):
-        self.in_shape = in_shape
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-        self.dilation, self.ceil_mode = dilation, ceil_mode
+    def __init__(self, in_shape: Shape, *, dilation: tuple[int, int] = (1, 1), **windows: Any):
+        super().__init__(**windows)
+        self.in_shape, self.dilation = in_shape, dilation
 
     def _pool(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return F.max_pool2d(  # type: ignore[return-value]
@@ -253,10 +261,4 @@ class MaxPool2d(Switching):
         return int(windows[windows >= 0].bincount().max())
 
     def settings(self) -> dict[str, object]:
-        return {
-            "kernel": self.kernel,
-            "stride": self.stride,
-            "padding": self.padding,
-            "dilation": self.dilation,
-            "ceil_mode": self.ceil_mode,
-        }
+        return self.windowing() | {"dilation": self.dilation}

@@ -21,7 +21,7 @@ from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import bound_error, evaluation_error
-from relucert.core.methods import spec
+from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
 from relucert.geometry.region import LinearRegion
@@ -31,15 +31,22 @@ from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 
 @dataclass(frozen=True)
-class RegionTheorem:
-    """The radius theorem as a verifier and as a radius method."""
+class _Named:
+    """A verifier that is made of a method, and named after it."""
 
-    method: Region
+    method: Method
 
     @property
     def name(self) -> str:
         """The name of the method."""
         return self.method.name
+
+
+@dataclass(frozen=True)
+class RegionTheorem(_Named):
+    """The radius theorem as a verifier and as a radius method."""
+
+    method: Region
 
     @torch.no_grad()
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
@@ -84,15 +91,10 @@ class RegionTheorem:
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(_Named):
     """An attack within the ball as a verifier."""
 
     method: FixedAttack
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     @torch.no_grad()
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
@@ -108,15 +110,10 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(_Named):
     """A bounding method as a verifier."""
 
     method: Bounding
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are."""
@@ -124,16 +121,11 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class TimedBound:
+class TimedBound(_Named):
     """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock."""
 
     method: SDP | Moments
     chunk: int
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """As `Bound`, in the seconds that the inputs have left."""
