@@ -23,7 +23,7 @@ from relucert.networks.architectures import mlp
 
 PACKAGE = str(Path(rc.__file__).parent)
 FILES = 40
-INPUTS = 50
+INPUTS = 60
 RADII = {math.inf: (1e-4, 0.05), 2.0: (1e-3, 0.4), 1.0: (1e-3, 2.0)}
 NEEDED = {"region", "pgd", "crown", "apgd", "bab"}
 
