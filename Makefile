@@ -25,6 +25,7 @@ lint: $(STAMP)  ## style, types, the layers of the package and its counts
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house.py
+	$(BIN)/python scripts/files_touched.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

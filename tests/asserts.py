@@ -13,8 +13,7 @@ from relucert.core.norms import norm
 from relucert.core.results import Adversarial, RadiusInterval, Verdict
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Outcome, Verifier
+from relucert.verification.verifier import Budget, Outcome, Query, Verifier
 
 
 def rounded_up(x: Tensor) -> float:

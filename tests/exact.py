@@ -19,9 +19,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from relucert.networks.affine import Affine
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
 
 #: Affine nodes whose float64 matrix, found by probing, is the matrix itself: nothing is divided or summed up.
 EXACT = {"linear", "conv2d", "reshape", "permute", "add", "concat", "pad", "shift"}

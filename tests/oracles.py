@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import Property
-from relucert.networks.affine import Affine
 from relucert.networks.architectures import cnn, mlp, resnet
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
 from zoo import dead_windows, randomised, zero_bias
 
 Array = NDArray[np.float64]

@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from relucert.training.loop import train as train
     from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
-    from relucert.verification.cascade import Auto as Auto
     from relucert.verification.certify import certify as certify
     from relucert.verification.mip.mip import MIP as MIP
     from relucert.verification.radius import radius as radius
+    from relucert.verification.registry import Auto as Auto
 
 _HOME = {
     "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
     "Alpha": "relucert.bounding.methods.alpha",
-    "Auto": "relucert.verification.cascade",
+    "Auto": "relucert.verification.registry",
     "BaB": "relucert.verification.bab.bab",
     "Ball": "relucert.core.ball",
     "Best": "relucert.attacks.best",

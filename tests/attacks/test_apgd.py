@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import relucert as rc
-from relucert.attacks._losses import cross_entropy, margin, ratio
+from relucert.attacks._ascent import cross_entropy, margin, ratio
 from relucert.attacks.apgd import checkpoints
 from zoo import inputs, network, randomised
 

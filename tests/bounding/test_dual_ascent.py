@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
-from relucert.networks.freezing import frozen_weights
+from relucert.networks.network import frozen_weights
 
 
 class Parabola:

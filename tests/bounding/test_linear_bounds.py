@@ -20,7 +20,7 @@ from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
-from relucert.networks.chains import chain
+from relucert.networks.affine_map import chain
 from relucert.networks.network import Network
 from relucert.networks.patches import patches
 from zoo import NETWORKS, inputs, network, randomised

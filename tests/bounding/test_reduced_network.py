@@ -12,7 +12,7 @@ from relucert.bounding.propagation import pull_back
 from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation
 from relucert.core.ball import Ball
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
 from zoo import NETWORKS, problem
 
 BALLS = [Ball(math.inf, 0.05), Ball(2, 0.3), Ball(1, 0.5, box=None)]

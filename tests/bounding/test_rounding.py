@@ -8,6 +8,8 @@ from fractions import Fraction
 
 import pytest
 import torch
+from tests import exact
+from tests.zoo import NETWORKS, inputs, network, randomised
 from torch import Tensor, nn
 
 import relucert as rc
@@ -19,20 +21,22 @@ from relucert.core.ball import Ball
 from relucert.core.properties import Property, class_stays
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import MaxPool2d, ReLU
 from relucert.verification.registry import BOUNDING
-from tests import exact
-from tests.zoo import NETWORKS, inputs, network, randomised
 
+SETTINGS = {"alpha": {"steps": 3}, "sdp": {"steps": 3}, "moments": {"steps": 10, "rank": 3}}
 METHODS: dict[str, Bounding] = {
-    name: BOUNDING[name](**({"steps": 3} if name in ("alpha", "sdp") else {"steps": 10, "rank": 3} if name == "moments" else {}))
+    name: BOUNDING[name](**SETTINGS.get(name, {}))
     for name in ("ibp", "kw", "crown", "alpha", "lipschitz", "sdp", "moments")
-}  # fmt: skip
+}
 PASSES = {"float32": torch.float32, "float64": torch.float64}
 BALLS = {
-    "a point": (math.inf, 0.0, None), "l_inf": (math.inf, 0.05, (0.0, 1.0)), "l_2": (2.0, 0.2, (0.0, 1.0)), "l_1": (1.0, 0.3, None),
+    "a point": (math.inf, 0.0, None),
+    "l_inf": (math.inf, 0.05, (0.0, 1.0)),
+    "l_2": (2.0, 0.2, (0.0, 1.0)),
+    "l_1": (1.0, 0.3, None),
     "l_1.5": (1.5, 0.3, None),
-}  # fmt: skip
+}
 
 
 def proved(net: Network, method: Bounding, x: Tensor, ball: Ball, prop: Property, dtype: torch.dtype) -> Margins:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from relucert.bounding import _spectral as spectral
 from relucert.bounding._spectral import conv_bound, node_bound, norm_bounds
-from relucert.networks.affine import Affine, Source
-from relucert.networks.graph import Node
 from relucert.networks.layers.linear import Conv2d
 from relucert.networks.layers.normalisation import BatchNorm
 from relucert.networks.network import Network
+from relucert.networks.nodes import Affine, Source
+from relucert.networks.traversal import Node
 from zoo import NETWORKS, network
 
 

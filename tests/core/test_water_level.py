@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relucert.core.water_level import critical_size, filling_scale, water_level
+from relucert.core.norms import critical_size, filling_scale, water_level
 
 positive = st.floats(2.0**-10, 1.0, width=32)
 columns = st.lists(st.tuples(positive, st.one_of(st.just(0.0), st.floats(0.0, 2.0, width=32))), min_size=1, max_size=8)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from relucert.networks.freezing import frozen_weights
+from relucert.networks.network import frozen_weights
 
 
 def test_gradients_are_off_inside_and_as_before_outside():

@@ -6,11 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.affine import Affine
 from relucert.networks.architectures import build, cnn, mlp
 from relucert.networks.layers.linear import Conv2d
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
 from zoo import NETWORKS, inputs, network
 
 

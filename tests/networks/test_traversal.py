@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from relucert.core.errors import UnsupportedLayer
-from relucert.networks.graph import Evaluation, Graph, Node
 from relucert.networks.linear_map import LinearMap
 from relucert.networks.network import Network
 from relucert.networks.traversal import (
     BackwardRule,
+    Evaluation,
     ForwardRule,
+    Graph,
+    Node,
     affine_ancestors,
     propagate,
     propagate_back,

@@ -18,11 +18,11 @@ from relucert.bounding.methods.kw import KW
 from relucert.core.ball import Ball
 from relucert.core.errors import CheckpointError, InvalidInput, UnsupportedLayer
 from relucert.core.properties import class_stays
-from relucert.networks.affine import Affine, Source
 from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.checkpoints import digest, load, save
 from relucert.networks.layers.shapes import Gather
 from relucert.networks.network import Network
+from relucert.networks.nodes import Affine, Source
 from relucert.networks.unpooled import unpooled
 from relucert.regularizers.spectral import lipschitz_estimate
 from zoo import inputs, network, randomised

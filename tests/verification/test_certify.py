@@ -15,13 +15,14 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
+from relucert.networks.traversal import Graph
 from relucert.verification import _search as search
 from relucert.verification._incomplete import Attack, narrowest
 from relucert.verification.certify import certify
-from relucert.verification.query import Budget, Query
 from relucert.verification.radius import radius
 from relucert.verification.registry import BOUNDING
 from relucert.verification.registry import METHODS as REGISTERED
+from relucert.verification.verifier import Budget, Query
 from zoo import NETWORKS, inputs, network, randomised
 
 SMALLER = {
@@ -240,6 +241,19 @@ def test_radii_are_certified_and_near_what_can_be(name: str, method: str) -> Non
             beyond = rc.Ball(p, torch.where(finite, found.lower * 1.02, 1.0), box)
             more = certify(net, x, y, beyond, method).which(Verdict.ROBUST)
             assert not bool((more & finite & (found.lower > theorem * (1 + 1e-9))).any())
+
+
+@pytest.mark.parametrize("facets", [True, False])
+def test_the_region_of_an_input_is_computed_once(monkeypatch, facets: bool) -> None:
+    net = network("fc deep")
+    x = inputs(net, 4)
+    passes: list[int] = []
+    values = Graph.values
+    monkeypatch.setattr(Graph, "values", lambda self, z, keep: passes.append(len(keep)) or values(self, z, keep))
+    found = certify(net, x, net.predict(x), rc.Ball(2, 1e-6), rc.Region(regions=1, facets=facets))
+    assert set(found.verdict) == {Verdict.ROBUST}
+    # All other passes keep the logits alone; the patterns of the region come from one pass.
+    assert len([kept for kept in passes if kept > 1]) == 1
 
 
 def test_a_witness_inside_a_certified_ball_is_an_error(monkeypatch) -> None:

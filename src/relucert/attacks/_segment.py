@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relucert.attacks._losses import margin
+from relucert.attacks._ascent import margin
 from relucert.core.norms import norm
 from relucert.geometry.witness import Witnesses
 from relucert.networks.prediction import changed

@@ -21,15 +21,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks._losses import Loss, ascent, cross_entropy, ratio
-from relucert.attacks._within import Within
-from relucert.attacks.base import FixedAttack, adversarial
+from relucert.attacks._ascent import Loss, Within, ascent, cross_entropy, ratio
+from relucert.attacks.base import FixedAttack
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import steepest
 from relucert.core.results import Adversarial
 from relucert.networks.network import Network
-from relucert.networks.prediction import changed
+from relucert.networks.prediction import adversarial, changed
 
 MOMENTUM = 0.75
 ENOUGH = 0.75  # the fraction of steps that must raise the loss

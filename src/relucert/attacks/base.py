@@ -12,15 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.attacks._losses import ascent, margin
+from relucert.attacks._ascent import ascent, margin
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.norms import steepest
 from relucert.core.results import Adversarial
-from relucert.core.rounding import cast_up, length_up
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network, in_double
-from relucert.networks.prediction import class_changes, slack
+from relucert.networks.network import Network
+from relucert.networks.prediction import slack
 
 NUDGES = tuple(10.0**k for k in range(-8, -1))  # relative to the distance of a point
 
@@ -77,26 +76,3 @@ def settle(witnesses: Witnesses) -> None:
         moved = z + size * (steepest(gradient, 2.0))
         point[index] = torch.minimum(torch.maximum(moved, witnesses.lower[index]), witnesses.upper[index])
     witnesses.point = point
-
-
-@torch.no_grad()
-def adversarial(
-    net: Network,
-    x: Float[Tensor, " batch *input"],
-    y: Int[Tensor, " batch"],
-    points: Float[Tensor, " batch *input"],
-    ball: Ball,
-) -> Adversarial:
-    """Verify adversarial points by running the network again; if y is not predicted at x, x itself is the point.
-
-    A failure has x as its point and an infinite distance; points that are not finite are failures. With eps = inf in the ball
-    only the box limits the points.
-    """
-    already = net(x).argmax(1) != y
-    kept = already.reshape(-1, *(1,) * (x.dim() - 1))
-    points = torch.where(kept | ~points.isfinite(), x, points)
-    success = already | (class_changes(net, in_double(net), points, y) & ball.contains(x, points))
-    points = torch.where(success.reshape(kept.shape), points, x)
-    # The distance in the dtype of x, rounded up.
-    distance = cast_up(length_up(x, points, ball.p), x.dtype)
-    return Adversarial(points, success, torch.where(success, distance, torch.inf))

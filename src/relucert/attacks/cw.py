@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.attacks._losses import margin
+from relucert.attacks._ascent import margin
 from relucert.attacks.base import MinimalAttack
 from relucert.core.errors import InvalidInput
 from relucert.geometry.witness import Nearest, Witnesses

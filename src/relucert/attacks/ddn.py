@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.attacks._losses import ascent, cross_entropy
+from relucert.attacks._ascent import ascent, cross_entropy
 from relucert.attacks._targets import class_distances, lead, nearest_classes, repeated
 from relucert.attacks.base import MinimalAttack
 from relucert.core.errors import InvalidInput

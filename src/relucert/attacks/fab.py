@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from relucert.attacks._losses import ascent
+from relucert.attacks._ascent import ascent
 from relucert.attacks._segment import approach
 from relucert.attacks._targets import lead, nearest_classes, repeated
 from relucert.attacks.base import MinimalAttack

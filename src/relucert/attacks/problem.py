@@ -10,16 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.attacks.apgd import APGD
-from relucert.attacks.base import FixedAttack, MinimalAttack, adversarial, settle
+from relucert.attacks.base import FixedAttack, MinimalAttack, settle
 from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
-from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
+from relucert.networks.prediction import adversarial
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
 MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}

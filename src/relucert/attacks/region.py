@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.attacks._ascent import Within
 from relucert.attacks._local_program import LocalProgram, Scales
 from relucert.attacks._rescue import rescue
 from relucert.attacks._segment import approach
-from relucert.attacks._within import Within
 from relucert.attacks.base import MinimalAttack
 from relucert.attacks.ddn import DDN
 from relucert.attacks.fab import FAB

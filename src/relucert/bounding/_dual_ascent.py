@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relucert.networks.freezing import frozen_weights
+from relucert.networks.network import frozen_weights
 
 #: Evaluates a bound at the current variables: the objective to ascend, and what is proved, without gradient.
 Bound = Callable[[], tuple[Tensor, Tensor]]

@@ -21,12 +21,10 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.core.rounding import gamma, unit_roundoff
-from relucert.networks.affine import Affine, Shape
-from relucert.networks.affine_map import root_matrices
-from relucert.networks.graph import Graph, Node
+from relucert.networks.affine_map import one_hot, root_matrices
 from relucert.networks.layers.linear import Conv2d
-from relucert.networks.linear_map import one_hot
-from relucert.networks.traversal import ForwardRule, affine_ancestors, propagate
+from relucert.networks.nodes import Affine, Shape
+from relucert.networks.traversal import ForwardRule, Graph, Node, affine_ancestors, propagate
 
 ENTRIES = 2**24  # of a matrix that is written out
 SIDE = 2048  # the longest smaller side of one

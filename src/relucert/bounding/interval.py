@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import ForwardRule
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import ForwardRule, Node
 
 
 @dataclass(frozen=True, eq=False)

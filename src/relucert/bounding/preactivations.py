@@ -33,14 +33,11 @@ from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import to_roots
-from relucert.networks.chains import chain
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import chain, one_hot, to_roots
 from relucert.networks.network import Network
+from relucert.networks.nodes import Switching
 from relucert.networks.patches import Filters, patches
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import affine_ancestors, propagate
+from relucert.networks.traversal import Graph, Node, affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one backward propagation

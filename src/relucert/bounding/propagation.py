@@ -17,12 +17,9 @@ from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, char
 from relucert.bounding.rounding import Charge, Margins, lowered
 from relucert.core.ball import Ball
 from relucert.core.rounding import gamma
-from relucert.networks.affine import Affine
-from relucert.networks.affine_map import offset_of_rows
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, propagate_back
+from relucert.networks.affine_map import offset_of_rows, transpose_rows
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import BackwardRule, Graph, Node, propagate_back
 
 Relaxations = Mapping[int, ReLURelaxation | MaxPoolRelaxation]
 

@@ -24,10 +24,10 @@ from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.relaxation import Pulled, charged
 from relucert.bounding.rounding import RAISED, Charge, absolute
 from relucert.core.rounding import gamma
-from relucert.networks.graph import Node
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
+from relucert.networks.traversal import Node
 
 ENTRIES = 2**23  # numbers of all matrices of one example
 

@@ -26,8 +26,8 @@ from relucert.bounding._relaxation_gradient import pull_through_relu
 from relucert.bounding.interval import Interval
 from relucert.core.errors import UnsupportedLayer
 from relucert.core.rounding import gamma_above
+from relucert.networks.nodes import MaxPool2d, ReLU, Switching
 from relucert.networks.patches import Filters
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
 
 Rule = Literal["parallel", "adaptive", "flat"]
 

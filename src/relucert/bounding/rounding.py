@@ -37,11 +37,9 @@ from relucert.bounding.interval import Interval, IntervalPropagation
 from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.rounding import gamma
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import ForwardRule, Graph, Node, propagate
 
 #: Pays for the rounding of the charges themselves, sums of positive terms.
 RAISED = 1.02

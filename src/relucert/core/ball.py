@@ -12,13 +12,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relucert.core._sampling import random_offsets
 from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
-from relucert.core.norms import check_p, norm
-from relucert.core.projection import projected_offset
+from relucert.core.norms import ITERATIONS, check_p, norm
+from relucert.core.offsets import projected_offset, random_offsets
 from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
-from relucert.core.water_level import ITERATIONS
 
 Index = int | slice | Sequence[int] | Tensor
 

@@ -24,8 +24,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
-from relucert.core.norms import check_p, dual, norm, steepest
-from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, descent_slack, filling_scale, greedy_step
+from relucert.core.norms import (
+    ITERATIONS,
+    check_p,
+    clipped_step,
+    critical_size,
+    descent_slack,
+    dual,
+    filling_scale,
+    greedy_step,
+    norm,
+    steepest,
+)
 
 BUDGET = 2**29  # bytes of temporaries
 _CACHED = 2**20  # bytes of one temporary on a CPU: fits its cache, and is large beside the overhead of a call

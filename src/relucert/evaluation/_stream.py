@@ -1,19 +1,27 @@
 """The evaluation loop: points go through a method piece by piece, and every answer becomes a record at once.
 
+A `Task` is the question of a configuration, with the network and the points it is about.
+
 Pieces depend on the numbers of points alone, so that a run which was stopped anywhere and started again evaluates the same
 pieces as one that was not. What the store has already is not evaluated again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from relucert.core.errors import InvalidInput
 from relucert.core.versions import versions
+from relucert.data import Dataset, dataset
+from relucert.evaluation.config import PointsConfig
+from relucert.interop.loading import load
+from relucert.networks.checkpoints import digest
+from relucert.networks.network import Network
 from relucert.records.record import Record
 from relucert.records.store import RecordStore
 
@@ -21,6 +29,7 @@ from relucert.records.store import RecordStore
 Facts = Mapping[str, Any]
 #: `solve(x, y, piece)` yields the position in x and the facts of every point, each as soon as it is known.
 Solve = Callable[[Tensor, Tensor, int], Iterator[tuple[int, Facts]]]
+Config = TypeVar("Config", bound=PointsConfig)
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,48 @@ class Question:
         """The record of one point."""
         return Record(
             model=self.model, data=self.data, split=self.split, index=index, ball=self.ball, method=self.method, **facts
+        )
+
+
+class Task(Generic[Config]):
+    """The question of a configuration, with the network and the points it is about; its length is the number of points.
+
+    Subclasses set `question`, and say in `_solve` what a method finds out about some points.
+    """
+
+    question: Question
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.data = dataset(config.data)
+        self.net = load(config.model)
+        _check_fit(self.net, self.data)
+        self.x, self.y = self.data.x_test[: config.points].to(self.net.dtype), self.data.y_test[: config.points]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @torch.no_grad()
+    def records(self) -> Generator[Record, None, None]:
+        """The records of all points in order; new ones are stored as they come."""
+        with RecordStore(self.config.records, writable=True) as store:
+            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+
+    def _ask(self, ball: dict[str, Any], method: str) -> Question:
+        """The question about all points, in a ball by a method."""
+        return Question(digest(self.net), self.data.name, "test", ball, method)
+
+    def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
+        """The position and the facts of every point of a piece, each as soon as it is known."""
+        raise NotImplementedError
+
+
+def _check_fit(net: Network, data: Dataset) -> None:
+    """Raise unless the network takes the data's images and knows its classes."""
+    if net.input_shape != data.input_shape or net.classes != data.classes:
+        raise InvalidInput(
+            f"model takes inputs {net.input_shape} and has {net.classes} classes, but data {data.name!r} has inputs "
+            f"{data.input_shape} and {data.classes} classes"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,14 +17,9 @@ from relucert.attacks.problem import FIXED, MINIMAL, attack, minimal_attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
 from relucert.core.results import Adversarial
-from relucert.data import dataset
-from relucert.evaluation._fit import check_fit
-from relucert.evaluation._stream import Facts, Question, stream
+from relucert.evaluation._stream import Facts, Task
 from relucert.evaluation.config import AttackConfig
-from relucert.interop.loading import load
-from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
-from relucert.records.store import RecordStore
 
 
 @dataclass(frozen=True)
@@ -67,31 +62,19 @@ class Attacked:
         return {shown: getattr(self, name) for name, shown in names.items()}
 
 
-class AttackTask:
-    """The question of a configuration, with the network and the points it is about; its length is the number of points."""
+class AttackTask(Task[AttackConfig]):
+    """Attacks on the test points of a data set."""
 
     def __init__(self, config: AttackConfig):
-        self.config, self.fixed = config, config.eps is not None
+        self.fixed = config.eps is not None
         self.method = parse(config.attack, FIXED) if self.fixed else parse(config.attack, MINIMAL)
-        data = dataset(config.data)
-        self.net = load(config.model)
-        check_fit(self.net, data)
-        self.x, self.y = data.x_test[: config.points].to(self.net.dtype), data.y_test[: config.points]
+        super().__init__(config)
         self.box = (0.0, 1.0) if config.box else None
         self.eps = math.inf if config.eps is None else config.eps
         labelled = "" if config.labels else ", about the predicted class"
         # Within a radius the question is that of `relucert evaluate`, and so are its records.
         name = f"{'' if self.fixed else 'smallest by '}{spec(self.method)}{labelled}"
-        self.question = Question(digest(self.net), data.name, "test", ball_fields(config.p, self.eps, self.box), name)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of all points in order; new ones are stored as they come."""
-        with RecordStore(self.config.records, writable=True) as store:
-            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+        self.question = self._ask(ball_fields(config.p, self.eps, self.box), name)
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         started = time.perf_counter()

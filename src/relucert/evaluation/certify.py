@@ -16,19 +16,14 @@ from torch import Tensor
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.versions import versions
-from relucert.data import dataset
-from relucert.evaluation._fit import check_fit
-from relucert.evaluation._stream import Facts, Question, save
+from relucert.evaluation._stream import Facts, Task, save
 from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
-from relucert.interop.loading import load
-from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
-from relucert.verification.query import Budget, Query
 from relucert.verification.registry import find
-from relucert.verification.verifier import CLOCK
+from relucert.verification.verifier import CLOCK, Budget, Query
 
 
 @dataclass(frozen=True)
@@ -69,33 +64,23 @@ class Verdicts:
         return {**self.counts, **ends, **reached, "by": self.by, "seconds": self.seconds}
 
 
-class CertifyTask:
-    """The question of a configuration, with the network and the points it is about; its length is the number of points.
+class CertifyTask(Task[CertifyConfig]):
+    """Verdicts on the test points of a data set.
 
     Verdicts are independent of batch composition, so a run that was stopped anywhere goes on with the points that are missing,
     whatever the batches and the number of workers were.
     """
 
     def __init__(self, config: CertifyConfig):
-        self.config = config
         method, entry = find(config.method)
+        super().__init__(config)
         self.verifier = entry.verifier(method)
-        data = dataset(config.data)
-        self.net = load(config.model)
-        check_fit(self.net, data)
-        self.x, self.y = data.x_test[: config.points].to(self.net.dtype), data.y_test[: config.points]
         box = (0.0, 1.0) if config.box else None
         self.ball = Ball(config.p, config.radius, box)
-        self.question = Question(
-            digest(self.net),
-            data.name,
-            "test",
+        self.question = self._ask(
             ball_fields(config.p, config.radius, box),
             f"certify by {spec(method)}" + ("" if config.timeout is None else f" in {config.timeout:g} s"),
         )
-
-    def __len__(self) -> int:
-        return len(self.x)
 
     @torch.no_grad()
     def records(self) -> Generator[Record, None, None]:

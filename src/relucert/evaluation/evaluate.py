@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,19 +14,14 @@ from torch import Tensor
 from relucert.attacks.problem import FIXED, attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
-from relucert.data import dataset
-from relucert.evaluation._fit import check_fit
-from relucert.evaluation._stream import Facts, Question, stream
+from relucert.evaluation._stream import Facts, Task
 from relucert.evaluation.attack import facts_of
 from relucert.evaluation.config import EvaluateConfig, RadiusConfig
 from relucert.evaluation.radius import radii
 from relucert.geometry.distances import distances
-from relucert.interop.loading import load
-from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.records.record import Record, Verdict, ball_fields
-from relucert.records.store import RecordStore
 
 #: The theorem alone: the region of the point itself, with the box.
 THEOREM = "region(regions=1)"
@@ -65,26 +60,14 @@ class Evaluation:
         return asdict(self) | {"p": "inf" if self.p == float("inf") else self.p}
 
 
-class EvaluateTask:
-    """The question of a configuration, with the network and the points it is about; its length is the number of points."""
+class EvaluateTask(Task[EvaluateConfig]):
+    """An attack on the test points of a data set, and what is measured beside it."""
 
     def __init__(self, config: EvaluateConfig):
-        self.config, self.method = config, parse(config.attack, FIXED)
-        self.data = dataset(config.data)
-        self.net = load(config.model)
-        check_fit(self.net, self.data)
-        self.x, self.y = self.data.x_test[: config.points].to(self.net.dtype), self.data.y_test[: config.points]
+        self.method = parse(config.attack, FIXED)
+        super().__init__(config)
         ball = ball_fields(config.p, config.radius, (0.0, 1.0))
-        self.question = Question(digest(self.net), self.data.name, "test", ball, spec(self.method))
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of the attack in order; new ones are stored as they come."""
-        with RecordStore(self.config.records, writable=True) as store:
-            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+        self.question = self._ask(ball, spec(self.method))
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         started = time.perf_counter()

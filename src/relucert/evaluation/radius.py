@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,14 +13,9 @@ from torch import Tensor
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.methods import parse, spec
-from relucert.data import dataset
-from relucert.evaluation._fit import check_fit
-from relucert.evaluation._stream import Facts, Question, stream
+from relucert.evaluation._stream import Facts, Task
 from relucert.evaluation.config import RadiusConfig
-from relucert.interop.loading import load
-from relucert.networks.checkpoints import digest
 from relucert.records.record import Record, Verdict, ball_fields
-from relucert.records.store import RecordStore
 from relucert.verification.radius import radius
 from relucert.verification.registry import find
 
@@ -63,16 +58,12 @@ class Radii:
         return {name: value for name, value in asdict(self).items() if name not in ("records", "exact")}
 
 
-class RadiusTask:
-    """The question of a configuration, with the network and the points it is about; its length is the number of points."""
+class RadiusTask(Task[RadiusConfig]):
+    """Radii of the test points of a data set."""
 
     def __init__(self, config: RadiusConfig):
-        self.config = config
         self.method, _ = find(config.method)
-        data = dataset(config.data)
-        self.net = load(config.model)
-        check_fit(self.net, data)
-        self.x, self.y = data.x_test[: config.points].to(self.net.dtype), data.y_test[: config.points]
+        super().__init__(config)
         self.box = (0.0, 1.0) if config.box else None
         self.attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
@@ -81,16 +72,7 @@ class RadiusTask:
         labelled = "" if config.labels else ", about the predicted class"
         ball = ball_fields(config.p, math.inf, self.box)
         name = f"radius by {spec(self.method)}{beside}{labelled}"
-        self.question = Question(digest(self.net), data.name, "test", ball, name)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of all points in order; new ones are stored as they come."""
-        with RecordStore(self.config.records, writable=True) as store:
-            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+        self.question = self._ask(ball, name)
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         config = self.config

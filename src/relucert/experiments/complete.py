@@ -29,7 +29,7 @@ from relucert.records.record import Record
 from relucert.reports import complete as report
 from relucert.reports.complete import Union, VerifiedCase, union_error
 from relucert.verification.bounds import bounds
-from relucert.verification.cascade import Auto
+from relucert.verification.registry import Auto
 
 RESULTS, PAGE = Path("results") / "complete", Path("results") / "complete.md"
 RUNS = Path("runs")

@@ -21,9 +21,19 @@ from torch import Tensor
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, blocks
-from relucert.core.norms import check_p, dual, norm, steepest
+from relucert.core.norms import (
+    ITERATIONS,
+    check_p,
+    clipped_step,
+    critical_size,
+    descent_slack,
+    dual,
+    filling_scale,
+    greedy_step,
+    norm,
+    steepest,
+)
 from relucert.core.rounding import cast_up, relative_rounding
-from relucert.core.water_level import ITERATIONS, clipped_step, critical_size, descent_slack, filling_scale, greedy_step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.networks.graph import Node
-from relucert.networks.linear_map import LinearMap, Patterns, one_hot
+from relucert.networks.affine_map import one_hot
+from relucert.networks.linear_map import LinearMap, Patterns
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
+from relucert.networks.nodes import MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import Node
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
 from relucert.geometry.exploration.facets import FacetSearch
 from relucert.geometry.exploration.neighbours import HyperplaneSearch
+from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
 
@@ -50,10 +51,19 @@ class Region(Method):
             raise InvalidInput(f"budget of region must be at least {2**20} bytes, got {self.budget}")
 
     def radius(
-        self, net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], p: float, box: Any
+        self,
+        net: Network,
+        x: Float[Tensor, " batch *input"],
+        y: Int[Tensor, " batch"],
+        p: float,
+        box: Any,
+        region: LinearRegion | None = None,
     ) -> RadiusInterval:
-        """The interval of every example; see `relucert.radius`."""
-        double = in_double(net)
+        """The interval of every example; see `relucert.radius`.
+
+        `region` has the linear regions of x in the float64 copy of the network, where they are known already.
+        """
+        double = in_double(net) if region is None else region.net
         planes = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
         layers = 8 if self.regions is None else min(self.regions, 64)
         inputs = math.prod(net.input_shape)
@@ -62,14 +72,19 @@ class Region(Method):
             size += 16 * layers * (planes + net.classes) * inputs
         pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
         ball = Ball(p, math.inf, box)
-        results = [self._piece(net, double, x[part], y[part], p, ball, part) for part in pieces]
+        results = [
+            self._piece(
+                net, double, x[part], y[part], ball.restrict(part), None if region is None else region.restrict(part)
+            )
+            for part in pieces
+        ]
         return concatenate(results) if results else _empty(x)
 
     def _piece(
-        self, net: Network, double: Network, x: Tensor, y: Tensor, p: float, ball: Ball, part: Tensor
+        self, net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, region: LinearRegion | None
     ) -> RadiusInterval:
         started = time.perf_counter()
-        sides = ball.restrict(part).bounds(x)
+        p, sides = float(ball.p), ball.bounds(x)
         witnesses = Witnesses(net, x, y, p, sides, double)
         with torch.no_grad():
             wrong = net(x).argmax(1) != y
@@ -80,7 +95,9 @@ class Region(Method):
             box = tuple(side.double() for side in (nearest.lower, nearest.upper))
             limit = math.inf if self.regions is None else float(self.regions)
             kind = FacetSearch if self._programs(double) else HyperplaneSearch
-            search = kind(double, nearest, box, limit, self.budget // 2)
+            with torch.no_grad():
+                known = LinearRegion.at(double, nearest.x.double()) if region is None else region.restrict(right)
+            search = kind(known, nearest, box, limit, self.budget // 2)
             search.run()
             lower[right] = search.lower
             witnesses.point[right], witnesses.distance[right] = nearest.point, nearest.distance

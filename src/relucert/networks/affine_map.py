@@ -1,4 +1,4 @@
-"""The affine map from roots to a node: as an operator, as dense matrices, as sparse matrices.
+"""Affine parts of a network: the map from roots to a node as an operator, dense or sparse, and the steps of plain chains.
 
 Between switching nodes a network is affine, whatever lies there: convolutions, normalisations, residual sums. The roots of a
 node are the input and the switching nodes that it reads through affine nodes alone:
@@ -8,6 +8,10 @@ node are the input and the switching nodes that it reads through affine nodes al
 `to_roots` applies the adjoints to functionals, `root_matrices` writes the A_r out in rows, `sparse_maps` has the A_r of all
 nodes that switching nodes read, column by column and exactly where no terms are summed. Units of ReLUs whose slope is known
 count as affine where `slopes` says so. Rows of two convolutions on their receptive fields are in `networks/patches.py`.
+
+The paper's networks are plain chains (`chain`): affine steps with one weight each, ReLUs between them. Nodes around a weight
+that mix no units (batch norm, scaling, reshapes) are folded into it, so that a step is one convolution or one matrix, and rows
+of V can be made by a few large products.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,12 +29,21 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array, vstack
 from torch import Tensor
 
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
-from relucert.networks.linear_map import one_hot, transpose_rows
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
+from relucert.networks.layers.arithmetic import Scale
+from relucert.networks.layers.linear import Conv2d, Linear
+from relucert.networks.layers.shapes import Reshape
+from relucert.networks.nodes import Affine, ReLU, Switching
+from relucert.networks.traversal import (
+    BackwardRule,
+    ForwardRule,
+    Graph,
+    Node,
+    affine_ancestors,
+    propagate,
+    propagate_back,
+)
 
+Weighted = Conv2d | Linear
 Array = NDArray[np.float64]
 PIECE = 2**27  # bytes of the rows that are made at once
 PROBES = 2**22  # numbers of one batch of probes
@@ -76,9 +90,23 @@ class _ToRoots(BackwardRule[Tensor]):
         return None if slopes is None else value * slopes.unsqueeze(1)
 
 
+def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
+    """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
+    return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
+
+
 def offset_of_rows(op: Affine, rows: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows"]:
     """The values `<c, b>` of functionals c at the offset of an affine node."""
     return (rows.flatten(2) @ op.offset(rows).flatten()).reshape(rows.shape[:2])
+
+
+def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Functionals `(*places.shape, *shape)` that pick out the entries at flat `places`."""
+    size = 1
+    for axis in shape:
+        size *= axis
+    picked = torch.zeros(*places.shape, size, dtype=dtype, device=places.device)
+    return picked.scatter_(-1, places.unsqueeze(-1), 1.0).reshape(*places.shape, *shape)
 
 
 @torch.no_grad()
@@ -156,3 +184,92 @@ def sparse_matrix(op: Affine, place: int) -> csr_array:
         inputs[place] = probes.reshape(-1, *shape)
         blocks.append(csr_array(op.linear(*inputs).flatten(1).numpy()))
     return csr_array(vstack(blocks).T)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One affine step of a chain: nodes before the weight, the weight, nodes behind it; then a ReLU, or the logits.
+
+    `slope` is that of the ReLU for negative numbers, None for the logits; `shape` is that of the step's value.
+    """
+
+    before: tuple[Node[Affine], ...]
+    core: Node[Weighted]
+    behind: tuple[Node[Affine], ...]
+    slope: float | None
+    shape: tuple[int, ...]
+
+    @property
+    def conv(self) -> Conv2d | None:
+        """The convolution, if the step is one."""
+        return self.core.op if isinstance(self.core.op, Conv2d) else None
+
+    @property
+    def last(self) -> int:
+        """The node with the step's value, before the ReLU."""
+        return self.behind[-1].index if self.behind else self.core.index
+
+    def weight(self) -> Tensor:
+        """The weight with everything around it folded in: (out, in, height, width) or (out, in)."""
+        like = self.core.op.weight.value
+        return self.core.op.folded(_factors(self.before, like), _factors(self.behind, like))
+
+    def offset(self, like: Tensor) -> Tensor:
+        """The value that the step has where the input of its weight is zero: (1, *shape), in the dtype of `like`."""
+        value = self.core.op.offset(like)
+        for node in self.behind:
+            value = node.op.apply(value)
+        return value
+
+
+def _factors(nodes: tuple[Node[Affine], ...], like: Tensor) -> Tensor | None:
+    """The product of the factors of diagonal nodes, in the shape of their value; None where all factors are 1."""
+    factors: Tensor | None = None
+    for node in nodes:
+        if not node.op.diagonal:
+            factors = None if factors is None else factors.reshape(node.shape)
+        elif not node.op.isometric:
+            own = node.op.linear(torch.ones(1, *node.shape, dtype=like.dtype, device=like.device))[0]
+            factors = own if factors is None else factors * own
+    return factors
+
+
+def chain(graph: Graph) -> list[Step] | None:
+    """The steps of a network that is a plain chain, or None if it is not one."""
+    steps: list[Step] = []
+    before: list[Node[Affine]] = []
+    core: Node[Weighted] | None = None
+    behind: list[Node[Affine]] = []
+    for node in graph.nodes[1:]:  # recognises a form, node by node; no value is propagated
+        if node.inputs != (node.index - 1,):
+            return None
+        op = node.op
+        if isinstance(op, ReLU):
+            if core is None:
+                return None
+            steps.append(Step(tuple(before), core, tuple(behind), op.slope, node.shape))
+            before, core, behind = [], None, []
+        elif isinstance(op, Conv2d | Linear):
+            if core is not None or not op.mixes_all:
+                return None
+            core = cast("Node[Weighted]", node)
+        elif isinstance(op, Affine) and (op.diagonal or isinstance(op, Reshape)):
+            (before if core is None else behind).append(cast("Node[Affine]", node))
+        else:
+            return None
+    if core is None:
+        return None
+    steps.append(Step(tuple(before), core, tuple(behind), None, graph[-1].shape))
+    return steps if all(_foldable(step) for step in steps) else None
+
+
+def _foldable(step: Step) -> bool:
+    """Whether factors around a convolution are the same all over a channel, and nothing changes its shape."""
+    around = (*step.before, *step.behind)
+    return step.conv is None or all(node.op.diagonal and _by_channel(node.op) for node in around)
+
+
+def _by_channel(op: Affine) -> bool:
+    """Whether a diagonal node multiplies all entries of a channel by the same factor."""
+    constant = op.constant.value if isinstance(op, Scale) else None
+    return not (isinstance(constant, Tensor) and constant.dim() and constant.shape[-2:].numel() > 1)

@@ -15,10 +15,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.rounding import gamma, unit_roundoff
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
-from relucert.networks.switching import Switching
-from relucert.networks.traversal import BackwardRule, ForwardRule, affine_ancestors, propagate, propagate_back
+from relucert.networks.affine_map import transpose_rows
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import (
+    BackwardRule,
+    ForwardRule,
+    Graph,
+    Node,
+    affine_ancestors,
+    propagate,
+    propagate_back,
+)
 
 Patterns = list[Tensor]
 
@@ -185,11 +192,6 @@ class _Adjoint(BackwardRule[Tensor]):
         return node.op.transpose(value, self.patterns[node.index])
 
 
-def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
-    """The adjoint of an affine node applied to functionals (batch, rows, *shape): A' c, one tensor for each input."""
-    return tuple(part.reshape(*rows.shape[:2], *part.shape[1:]) for part in op.transpose(rows.flatten(0, 1)))
-
-
 def _vanishing(value: Tensor) -> bool:
     """Whether weights are so small, and not zero, that their products may vanish altogether."""
     return value.is_floating_point() and bool(((value != 0) & (value.abs() < 1e-60)).any())
@@ -197,12 +199,3 @@ def _vanishing(value: Tensor) -> bool:
 
 def _spread(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.reshape(-1, *(1,) * (like.dim() - 1))
-
-
-def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Functionals `(*places.shape, *shape)` that pick out the entries at flat `places`."""
-    size = 1
-    for axis in shape:
-        size *= axis
-    picked = torch.zeros(*places.shape, size, dtype=dtype, device=places.device)
-    return picked.scatter_(-1, places.unsqueeze(-1), 1.0).reshape(*places.shape, *shape)

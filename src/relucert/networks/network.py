@@ -1,19 +1,27 @@
-"""`Network`: an `nn.Module` seen as a graph of affine and switching nodes, with inputs in pixels."""
+"""`Network`: an `nn.Module` seen as a graph of affine and switching nodes, with inputs in pixels.
+
+Beside it the ways in which others run a network: in float64 (`in_double`), with weights as constants (`frozen_weights`), with
+gradients of inputs and bounds even if the caller has disabled gradients (`outside_inference`).
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.affine import Source
 from relucert.networks.build.tracing import trace
-from relucert.networks.graph import Graph, Node
-from relucert.networks.switching import ReLU, Switching
+from relucert.networks.nodes import ReLU, Source, Switching
+from relucert.networks.traversal import Graph, Node
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Numbers = float | Sequence[float] | Tensor | None
 
 
@@ -203,6 +211,55 @@ class Network(nn.Module):
 def in_double(net: Network) -> Network:
     """The network with its weights in float64: a copy, or the network itself if it is in float64 already."""
     return net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+
+
+@contextmanager
+def frozen_weights(module: nn.Module) -> Iterator[None]:
+    """Switch the gradients of all parameters off, and restore each afterwards.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> with frozen_weights(layer):
+    ...     layer.weight.requires_grad
+    False
+    >>> layer.weight.requires_grad
+    True
+    """
+    before = [(weight, weight.requires_grad) for weight in module.parameters()]
+    try:
+        for weight, _ in before:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight, required in before:
+            weight.requires_grad_(required)
+
+
+def outside_inference(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a function that needs gradients so that it can be called inside `torch.inference_mode`.
+
+    The call leaves inference mode, and arguments that are inference tensors are copied.
+
+    >>> @outside_inference
+    ... def slope(x):
+    ...     with torch.enable_grad():
+    ...         return torch.autograd.grad((x.requires_grad_() ** 2).sum(), x)[0]
+    >>> with torch.inference_mode():
+    ...     slope(torch.ones(2))
+    tensor([2., 2.])
+    """
+
+    @wraps(function)
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*map(_own, args), **{name: _own(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+
+    return called
+
+
+def _own(value: object) -> object:
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.chains import Step
+from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import Conv2d
 
 

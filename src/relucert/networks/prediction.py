@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property, class_stays
-from relucert.core.rounding import DECISION_EPSILONS, gamma, gamma_above
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
-from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.core.results import Adversarial
+from relucert.core.rounding import DECISION_EPSILONS, cast_up, gamma, gamma_above, length_up
+from relucert.networks.network import Network, in_double
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
+from relucert.networks.traversal import ForwardRule, Node, propagate
 
 PIECE = 1000
 
@@ -84,6 +84,29 @@ def class_changes(
 ) -> Bool[Tensor, " batch"]:
     """Where the class is another than y, for the network as executed, by more than `slack`, and in real arithmetic."""
     return falsified(net, double, points, class_stays(y, net.classes, dtype=torch.float64))
+
+
+@torch.no_grad()
+def adversarial(
+    net: Network,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"],
+    points: Float[Tensor, " batch *input"],
+    ball: Ball,
+) -> Adversarial:
+    """Verify adversarial points by running the network again; if y is not predicted at x, x itself is the point.
+
+    A failure has x as its point and an infinite distance; points that are not finite are failures. With eps = inf in the ball
+    only the box limits the points.
+    """
+    already = net(x).argmax(1) != y
+    kept = already.reshape(-1, *(1,) * (x.dim() - 1))
+    points = torch.where(kept | ~points.isfinite(), x, points)
+    success = already | (class_changes(net, in_double(net), points, y) & ball.contains(x, points))
+    points = torch.where(success.reshape(kept.shape), points, x)
+    # The distance in the dtype of x, rounded up.
+    distance = cast_up(length_up(x, points, ball.p), x.dtype)
+    return Adversarial(points, success, torch.where(success, distance, torch.inf))
 
 
 @torch.no_grad()

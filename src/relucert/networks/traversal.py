@@ -1,8 +1,9 @@
-"""Forward and backward propagation through the graph of a network, given a rule for each kind of node.
+"""The graph of a network, and forward and backward propagation through it, given a rule for each kind of node.
 
-A method that goes through a network is a rule: what an affine node, a ReLU and a max pool make of the values of their inputs.
-`propagate` goes from the input to the logits, `propagate_back` from a node to the input. The order of the nodes, the kinds of
-nodes and the lifetime of values are known to this module alone. A rule that lacks a kind refuses it by name.
+`Graph` has the nodes in topological order, input first, logits last. A method that goes through a network is a rule: what an
+affine node, a ReLU and a max pool make of the values of their inputs. `propagate` goes from the input to the logits,
+`propagate_back` from a node to the input. The order of the nodes, the kinds of nodes and the lifetime of values are known to
+this module alone. A rule that lacks a kind refuses it by name.
 
 Forward rules are evaluation, affine maps of a fixed pattern, intervals, rounding errors, Lipschitz constants; backward rules
 are the adjoint and the propagation of linear bounds. A value may be anything: a tensor, an interval, a pair, a matrix.
@@ -10,17 +11,41 @@ are the adjoint and the propagation of linear bounds. A value may be anything: a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
+
+from torch import Tensor
 
 from relucert.core.errors import UnsupportedLayer
-from relucert.networks.affine import Affine
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
-
-if TYPE_CHECKING:  # the graph evaluates itself by a rule
-    from relucert.networks.graph import Graph, Node
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Shape, Switching
 
 Value = TypeVar("Value")
+Op = TypeVar("Op", bound=Affine | Switching | None, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Node(Generic[Op]):
+    """One value of the network: an operation, the nodes it reads and the shape it makes (without the batch).
+
+    `name` is where it stands in the module, for messages; `op` is None for the input alone.
+    """
+
+    index: int
+    name: str
+    op: Op
+    inputs: tuple[int, ...]
+    shape: Shape
+
+    @property
+    def kind(self) -> str:
+        """The operation's word: linear, conv2d, relu, ..."""
+        return "input" if self.op is None else self.op.kind
+
+
+AnyNode = Node[Affine | Switching | None]
 
 
 class ForwardRule(Generic[Value]):
@@ -81,6 +106,65 @@ class BackwardRule(Generic[Value]):
         return cast(Any, one) + other
 
 
+class Evaluation(ForwardRule[Tensor]):
+    """The value of every node, (batch, *shape)."""
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        return node.op.apply(*inputs)
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        return node.op.apply(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The nodes of a network."""
+
+    nodes: tuple[AnyNode, ...]
+
+    def __iter__(self) -> Iterator[AnyNode]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, index: int) -> AnyNode:
+        return self.nodes[index]
+
+    @cached_property
+    def switches(self) -> tuple[Node[Switching], ...]:
+        """The switching nodes, in order."""
+        return tuple(cast(Node[Switching], node) for node in self.nodes if isinstance(node.op, Switching))
+
+    @cached_property
+    def affine_nodes(self) -> tuple[Node[Affine], ...]:
+        """The affine nodes, in order."""
+        return tuple(cast(Node[Affine], node) for node in self.nodes if isinstance(node.op, Affine))
+
+    def values(self, x: Tensor, keep: Sequence[int]) -> dict[int, Tensor]:
+        """The values of the nodes in `keep` at inputs `(batch, *input)`."""
+        return propagate(self, Evaluation(), {0: x}, keep)
+
+    def hidden_units(self) -> int:
+        """The number of piecewise linear units: every ReLU, and every window of a max pool."""
+        return sum(math.prod(node.shape) for node in self.switches)
+
+    @cached_property
+    def one_layer(self) -> bool:
+        """Whether no switching node lies before another: all read the input through affine nodes alone."""
+        return all(affine_ancestors(self, node.inputs[0])[1] == [0] for node in self.switches)
+
+    @cached_property
+    def max_pools(self) -> tuple[Node[MaxPool2d], ...]:
+        """The max pools, in order."""
+        return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
+
+    @cached_property
+    def relus(self) -> tuple[Node[ReLU], ...]:
+        """The ReLU and leaky ReLU nodes, in order."""
+        return tuple(cast(Node[ReLU], node) for node in self.switches if isinstance(node.op, ReLU))
+
+
 def propagate(
     graph: Graph, rule: ForwardRule[Value], start: Mapping[int, Value], keep: Collection[int] | None = None
 ) -> dict[int, Value]:
@@ -91,7 +175,6 @@ def propagate(
 
     >>> import torch
     >>> import relucert as rc
-    >>> from relucert.networks.graph import Evaluation
     >>> net = rc.build("fc1", (1, 4, 4), 10)
     >>> {node: tuple(value.shape) for node, value in propagate(net.graph, Evaluation(), {0: torch.ones(2, 1, 4, 4)}).items()}
     {4: (2, 10)}
@@ -103,10 +186,10 @@ def propagate(
     for index in order:
         node = graph[index]
         if isinstance(node.op, Affine):
-            live[index] = rule.affine(cast("Node[Affine]", node), [live[source] for source in node.inputs])
+            live[index] = rule.affine(cast(Node[Affine], node), [live[source] for source in node.inputs])
         else:
             source = node.inputs[0]
-            live[source] = rule.preactivation(cast("Node[Switching]", node), live[source])
+            live[source] = rule.preactivation(cast(Node[Switching], node), live[source])
             live[index] = cast(Value, _switch(rule, node, live[source]))
         for source in set(node.inputs):
             if last_use[source] == index and source not in kept:
@@ -138,7 +221,7 @@ def affine_ancestors(graph: Graph, node: int) -> tuple[list[Node[Affine]], list[
         if not isinstance(current.op, Affine):
             roots.add(current.index)
         elif current.index not in inside:
-            inside[current.index] = cast("Node[Affine]", current)
+            inside[current.index] = cast(Node[Affine], current)
             stack.extend(current.inputs)
     return [inside[index] for index in sorted(inside)], sorted(roots)
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.networks.build.rebuilding import describe, rebuild
-from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d
+from relucert.networks.nodes import MaxPool2d
+from relucert.networks.traversal import Node
 
 Windows = list[tuple[int, ...]]
 

@@ -113,11 +113,11 @@ def _newton(problem: _Problem, p: float, now: _Answer, gap: float) -> tuple[_Ans
     return now, Nearest(step, multipliers)
 
 
-def _model(now: _Answer, pull: Array, p: float) -> tuple[Array, Array]:
-    """Return the curvature H and the centre a of the model around an answer; `pull` is the combined row without the box."""
+def _model(now: _Answer, normal: Array, p: float) -> tuple[Array, Array]:
+    """Return the curvature H and the centre a of the model around an answer; `normal` is the combined row without the box."""
     q = dual(p)
     if p > 2.0:
-        size = np.maximum(np.abs(now.step), np.abs(pull) ** (q - 1.0))
+        size = np.maximum(np.abs(now.step), np.abs(normal) ** (q - 1.0))
         curvature = (p - 1.0) * size ** (p - 2.0)
         curvature = np.maximum(curvature, FLAT * curvature.max())
         return curvature, now.step - _signed_power(now.step, p - 1.0) / curvature

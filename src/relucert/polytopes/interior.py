@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from relucert.core.errors import InvalidInput
-from relucert.polytopes._half_spaces import HalfSpaces, hyperplanes
 from relucert.polytopes._least_distance import MANY_COORDINATES
-from relucert.polytopes.certificates import Array
+from relucert.polytopes.certificates import Array, HalfSpaces, hyperplanes
 from relucert.polytopes.highs import TINY, Highs, LinearProgram, SparseRows
 from relucert.polytopes.polytope import Box, Polytope
 

@@ -20,11 +20,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p
-from relucert.polytopes._half_spaces import HalfSpaces, half_spaces, hyperplanes
 from relucert.polytopes._least_distance import Nearest, least_distance
 from relucert.polytopes._linear_distance import MaximumSolver, TaxicabSolver
 from relucert.polytopes._power_distance import power_distance
-from relucert.polytopes.certificates import EPS, Array, certified_distance, vector_norm
+from relucert.polytopes.certificates import (
+    EPS,
+    Array,
+    HalfSpaces,
+    certified_distance,
+    half_spaces,
+    hyperplanes,
+    vector_norm,
+)
 from relucert.polytopes.farkas import certified_empty
 from relucert.polytopes.highs import TINY, Highs, LinearProgram, SparseRows
 

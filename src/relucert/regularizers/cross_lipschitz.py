@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.geometry.region import LinearRegion
-from relucert.networks.chains import Step, chain
+from relucert.networks.affine_map import Step, chain
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
 
 
 def cross_lipschitz(net: Network, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:

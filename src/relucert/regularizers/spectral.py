@@ -12,11 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU
+from relucert.networks.traversal import ForwardRule, Node, propagate
 
 ITERATIONS = 10
 

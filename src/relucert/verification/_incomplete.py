@@ -24,26 +24,32 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
-from relucert.core.methods import spec
+from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Decision, Outcome
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 
 @dataclass(frozen=True)
-class RegionTheorem:
-    """The radius theorem as a verifier and as a radius method."""
+class _Named:
+    """A verifier that is made of a method, and named after it."""
 
-    method: Region
+    method: Method
 
     @property
     def name(self) -> str:
         """The name of the method."""
         return self.method.name
+
+
+@dataclass(frozen=True)
+class RegionTheorem(_Named):
+    """The radius theorem as a verifier and as a radius method."""
+
+    method: Region
 
     @torch.no_grad()
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
@@ -77,7 +83,7 @@ class RegionTheorem:
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides)
+            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query)
 
@@ -107,15 +113,10 @@ def _region_margins(query: Query) -> Margins:
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(_Named):
     """An attack within the ball as a verifier."""
 
     method: FixedAttack
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     @torch.no_grad()
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
@@ -131,15 +132,10 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(_Named):
     """A bounding method as a verifier."""
 
     method: Bounding
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are."""
@@ -147,16 +143,11 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class TimedBound:
+class TimedBound(_Named):
     """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock."""
 
     method: SDP | Moments
     chunk: int
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self.method.name
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """As `Bound`, in the seconds that the inputs have left."""

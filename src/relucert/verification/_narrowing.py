@@ -26,9 +26,7 @@ from relucert.core.rounding import cast_up, length_up
 from relucert.verification._search import RadiusSearch
 from relucert.verification._upper import ROUNDING, attacked, refuse_contradictions
 from relucert.verification.bab.bab import BaB
-from relucert.verification.bab.frontier import SavedSubproblems
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Verifier
+from relucert.verification.verifier import Budget, Query, SavedSubproblems, Verifier
 
 BATCH = 100
 ROUNDS = 60

@@ -24,7 +24,7 @@ from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
 from relucert.verification._incomplete import proved_margins
 from relucert.verification._upper import refuse_contradictions
-from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Budget, Query
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
 ROUNDS = 40

@@ -12,7 +12,7 @@ from relucert.attacks.problem import minimal_attack
 from relucert.core.errors import Contradiction
 from relucert.core.methods import Method
 from relucert.core.results import RadiusInterval, meets
-from relucert.verification.query import Query
+from relucert.verification.verifier import Query
 
 ROUNDING = 1e-6  # relative, of a proved radius and the distance of a witness
 

@@ -10,9 +10,8 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.methods import Method, parse
-from relucert.core.modes import outside_inference
 from relucert.core.properties import Property
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import BOUNDING
 
 

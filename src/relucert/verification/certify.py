@@ -21,12 +21,10 @@ from torch import Tensor
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
-from relucert.core.modes import outside_inference
 from relucert.core.results import Certificate, Verdict
-from relucert.networks.network import Network
-from relucert.verification.query import Budget, Query
+from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
-from relucert.verification.verifier import Decision, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, Verifier
 
 
 @outside_inference

@@ -13,13 +13,12 @@ from relucert.attacks.problem import MINIMAL
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
-from relucert.core.modes import outside_inference
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
-from relucert.networks.network import Network
+from relucert.networks.network import Network, outside_inference
 from relucert.verification._upper import attacked
-from relucert.verification.query import Budget, Query
 from relucert.verification.registry import find
+from relucert.verification.verifier import Budget, Query
 
 
 @outside_inference

@@ -1,14 +1,22 @@
-"""The methods of `certify` and `radius` by name, each with its verifier and its way to radii.
+"""The methods of `certify` and `radius` by name, each with its verifier and its way to radii, and `auto`, the cascade of them.
 
-A new method is one line here.
+A new method is one line in `ENTRIES`. `auto` goes from cheap to expensive, and every verifier sees only what is still open: the
+region theorem, a short attack, CROWN, a long attack, alpha, in l2 SDP-CROWN, for networks with one layer of ReLUs the
+semidefinite bound of `moments`, then branch and bound. Rows of the property that a bound proves are handed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from relucert.attacks.apgd import APGD
+from relucert.attacks.pgd import PGD
 from relucert.bounding.base import Bounding
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
@@ -17,16 +25,128 @@ from relucert.bounding.methods.kw import KW
 from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
-from relucert.core.methods import Method, parse
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method, parse, spec
+from relucert.core.results import Verdict
 from relucert.geometry.theorem import Region
-from relucert.verification._incomplete import Bound, RegionTheorem, TimedBound
+from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
-from relucert.verification.cascade import MOMENTS_CHUNK, SDP_CHUNK, Auto
 from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import RadiusMethod, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, RadiusMethod, Verifier
+
+Stage = RegionTheorem | Attack | Bound | TimedBound | BaB
+
+#: Inputs that are bounded between two looks at the clock.
+SDP_CHUNK, MOMENTS_CHUNK = 8, 2
+#: The first verifiers of `auto`: the theorem for the region of x alone, a short attack, and a cheap bound.
+OWN_REGION = RegionTheorem(Region(regions=1))
+SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+CHEAP_BOUND = Bound(CROWN())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Method):
+    """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack."""
+
+    name = "auto"
+    nodes: int = 20_000
+    restarts: int = 6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("nodes", "restarts"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} of auto must be at least 1, got {getattr(self, name)}")
+
+    def stages(self, p: float, *, single: bool = False, about_class: bool = True) -> tuple[Stage, ...]:
+        """The verifiers in order for a ball of l_p; `single` says that the network has one layer of ReLUs.
+
+        Where the query is not about the class but about chosen targets, the theorem and the attacks are left out.
+        """
+        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        if single:
+            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
+        last = BaB(nodes=self.nodes)
+        if not about_class:
+            return CHEAP_BOUND, *bounds, last
+        long_attack = Attack(APGD(steps=50, restarts=self.restarts, alike=True))
+        return OWN_REGION, SHORT_ATTACK, CHEAP_BOUND, long_attack, *bounds, last
+
+    def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
+        """Decisions of the first verifier that decides; what stays open is named after branch and bound."""
+        single = query.net.graph.one_layer and Moments.whole(query.net)
+        stages = self.stages(query.p, single=single, about_class=query.about_class)
+        return cascade(stages, query, budget, spec(BaB(nodes=self.nodes)))
+
+
+def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str) -> Iterator[Decision]:
+    """The decisions of several verifiers, each of which sees what those before it have left open.
+
+    An input has the largest margin and the seconds of all that saw it. When its seconds are spent, no further verifier sees it.
+    Inputs that stay open are UNKNOWN by the method named `last`.
+    """
+    known = [_Known() for _ in range(len(query))]
+    open_ = list(range(len(query)))
+    for stage in stages:
+        left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))
+        seconds = left.each(len(query)).tolist()
+        ready = [place for place in open_ if seconds[place] > 0]
+        if not ready or budget.over:
+            break
+        index = torch.tensor(ready, device=query.x.device)
+        rows = _stacked([known[place].row_margins for place in ready])
+        part = replace(query.restrict(index), row_margins=rows)
+        for found in stage.decide(part, left.restrict(index.cpu())):
+            place = ready[found.index]
+            decision = known[place].add(found)
+            if decision.verdict is not Verdict.UNKNOWN:
+                open_.remove(place)
+                yield replace(decision, index=place)
+    each = budget.each(len(query))
+    for place in open_:
+        one = known[place]
+        timed = one.timed or one.seconds >= float(each[place]) or budget.over
+        yield Decision(
+            place, Verdict.UNKNOWN, one.margin, last, one.seconds, reason=one.reason, claim=one.claim, timed=timed,
+            executed=one.executed, computed=one.computed, row_margins=one.row_margins,
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Known:
+    """What the verifiers so far have found out about one input."""
+
+    margin: float = -math.inf
+    executed: float = -math.inf
+    computed: float = -math.inf
+    seconds: float = 0.0
+    row_margins: Tensor | None = None
+    timed: bool = False
+    reason: str = ""
+    claim: str = ""
+
+    def add(self, found: Decision) -> Decision:
+        """Take over what a verifier has found out; its decision with everything that is known."""
+        self.margin, self.seconds = max(self.margin, found.margin), self.seconds + found.seconds
+        self.executed, self.computed = max(self.executed, found.executed), max(self.computed, found.computed)
+        if found.row_margins is not None:
+            before = found.row_margins if self.row_margins is None else self.row_margins
+            self.row_margins = torch.fmax(before, found.row_margins)
+        self.timed, self.reason, self.claim = found.timed, found.reason, found.claim
+        most = 0.0 if found.verdict is Verdict.VULNERABLE else math.inf
+        return replace(
+            found, margin=min(self.margin, most), executed=min(self.executed, most), computed=self.computed,
+            seconds=self.seconds, row_margins=self.row_margins,
+        )  # fmt: skip
+
+
+def _stacked(rows: Sequence[Tensor | None]) -> Tensor | None:
+    """The margins of rows of all inputs, None where no bound has seen them."""
+    known = [row for row in rows if row is not None]
+    return torch.stack(known) if known and len(known) == len(rows) else None
 
 
 @dataclass(frozen=True)

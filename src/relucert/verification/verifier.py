@@ -1,25 +1,211 @@
 """`Verifier`: the interface of everything that decides a query, and `RadiusMethod`, of everything that finds radii.
 
-A verifier makes a `Decision` for every input of a `Query`. An `Outcome` is what it knows of its batch so far, and the only
-place where verdicts of `certify` other than MISCLASSIFIED are made.
+A `Query` is a property to be decided over the balls around a batch of inputs, a `Budget` the time that may take. A verifier
+makes a `Decision` for every input. An `Outcome` is what it knows of its batch so far, and the only place where verdicts of
+`certify` other than MISCLASSIFIED are made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
+from relucert.core.ball import Ball
+from relucert.core.norms import norm
+from relucert.core.properties import Property, against, class_stays
 from relucert.core.results import RadiusInterval, Verdict
-from relucert.verification.bab.frontier import SavedSubproblems
-from relucert.verification.query import Budget, Query
+from relucert.networks.network import Network, in_double
 
 CLOCK = "stopped by the clock: "
+
+
+@dataclass(frozen=True, eq=False)
+class SavedSubproblems:
+    """The open subproblems of one point: the `row` of the property that each is about, and its splits at `units`.
+
+    Units are numbered over all ReLUs in the order of the nodes; 1 active, -1 inactive, 0 open. What no subproblem covers is
+    proved, in this ball and in every smaller one: a search there needs these subproblems only.
+    """
+
+    row: Int[Tensor, " leaves"]
+    units: Int[Tensor, " units"]
+    splits: Int8[Tensor, " leaves units"]
+
+    def leaves(
+        self, row: int, on: Bool[Tensor, " all"], off: Bool[Tensor, " all"], unstable: Bool[Tensor, " all"]
+    ) -> Int8[Tensor, " leaves all"]:
+        """The subproblems of one row in a ball where units are known to be `on`, `off` or `unstable`, each once.
+
+        A subproblem whose split contradicts what is known is empty. Splits of other units that are stable are dropped, which
+        makes a subproblem larger, never smaller.
+
+        >>> saved = SavedSubproblems(torch.zeros(3, dtype=torch.long), torch.tensor([0, 2]),
+        ...                          torch.tensor([[1, 1], [-1, 1], [1, -1]], dtype=torch.int8))
+        >>> on = torch.tensor([True, False, False])
+        >>> saved.leaves(0, on, ~on & False, ~on).tolist()
+        [[0, 0, -1], [0, 0, 1]]
+        """
+        splits = self.splits[self.row == row]
+        empty = ((splits < 0) & on[self.units]) | ((splits > 0) & off[self.units])
+        kept = splits[~empty.any(1)] * unstable[self.units]
+        found = torch.zeros(len(kept), len(unstable), dtype=torch.int8)
+        found[:, self.units] = kept
+        # Without units all subproblems are the same one.
+        return found.unique(dim=0) if found.numel() else found[:1]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(part.numel() * part.element_size() for part in (self.row, self.units, self.splits))
+
+    @staticmethod
+    def joined(parts: list[SavedSubproblems]) -> SavedSubproblems:
+        """The subproblems of several, at the same units."""
+        rows, splits = torch.cat([part.row for part in parts]), torch.cat([part.splits for part in parts])
+        return SavedSubproblems(rows, parts[0].units, splits)
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Does C f(z) + c > 0 hold for all z in the ball around every input x?
+
+    `net` is f in its own dtype, which is the dtype of `x`; `double` is its float64 copy, on which bounds are computed. `y` are
+    the labels, `prop` has C and c in float64, and `holds` says where the network satisfies the property at x itself.
+    `about_class` says that the property is "the class stays y". A proof must hold in real arithmetic; where `strict`, for the
+    network as executed in its dtype as well.
+
+    What is known already: `row_margins` has proved margins of single rows, for real arithmetic and for the executed network,
+    or is None if no bound has been computed; `saved` has, by position in the batch, the subproblems that branch and bound at
+    a larger ball left open.
+    """
+
+    net: Network
+    double: Network
+    x: Float[Tensor, " batch *input"]
+    y: Int[Tensor, " batch"]
+    ball: Ball
+    prop: Property
+    holds: Bool[Tensor, " batch"]
+    about_class: bool = True
+    strict: bool = False
+    row_margins: Float[Tensor, " batch specs 2"] | None = None
+    saved: Mapping[int, SavedSubproblems] = field(default_factory=dict)
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, net: Network, x: Tensor, y: Tensor, ball: Ball, targets: Tensor | None = None, batch: int = 100
+    ) -> Query:
+        """The query "the class stays y", or "y stays ahead of `targets`" (batch, specs), about inputs that were checked.
+
+        The network is evaluated at `batch` inputs at a time.
+        """
+        if targets is None:
+            prop = class_stays(y, net.classes, dtype=torch.float64)
+        else:
+            prop = against(y, targets, net.classes, dtype=torch.float64)
+        holds = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        for part in torch.arange(len(x), device=x.device).split(batch):
+            if targets is None:
+                holds[part] = net.predict(x[part]) == y[part]
+            else:
+                holds[part] = prop.restrict(part).holds(net(x[part]).double())
+        return cls(net, in_double(net), x, y, ball.beside(x), prop, holds, targets is None)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def proves(self, margins: Float[Tensor, " *shape 2"]) -> Bool[Tensor, " *shape"]:
+        """Which margins, proved for real arithmetic and for the executed network, decide the query; NaN proves nothing."""
+        return margins[..., 1 if self.strict else 0] > 0
+
+    @cached_property
+    def wide(self) -> Float[Tensor, " batch *input"]:
+        """x in float64."""
+        return self.x.double()
+
+    @property
+    def p(self) -> float:
+        """The norm of the ball."""
+        return float(self.ball.p)
+
+    @cached_property
+    def sides(self) -> tuple[Tensor, Tensor] | None:
+        """The box as two tensors like x, None without a box."""
+        return None if self.ball.box is None else self.ball.bounds(self.x)
+
+    @property
+    def wide_sides(self) -> tuple[Tensor, Tensor] | None:
+        """The box in float64."""
+        return None if self.sides is None else (self.sides[0].double(), self.sides[1].double())
+
+    def restrict(self, index: Int[Tensor, " n"]) -> Query:
+        """The query about some of the inputs, by their positions."""
+        position = {old: new for new, old in enumerate(index.tolist())} if self.saved else {}
+        return replace(
+            self, x=self.x[index], y=self.y[index], ball=self.ball.restrict(index), prop=self.prop.restrict(index),
+            holds=self.holds[index], row_margins=None if self.row_margins is None else self.row_margins[index],
+            saved={position[old]: kept for old, kept in self.saved.items() if old in position},
+        )  # fmt: skip
+
+    def split(self, size: int) -> Iterator[Query]:
+        """The same query in batches of at most `size` inputs, in order."""
+        for part in torch.arange(len(self), device=self.x.device).split(size):
+            yield self.restrict(part)
+
+    def reach(self) -> Float[Tensor, " batch"]:
+        """A radius at which the ball holds the whole box, in float64 and rounded up; infinite without a box."""
+        if self.wide_sides is None:
+            return torch.full((len(self),), math.inf, dtype=torch.float64)
+        lower, upper = self.wide_sides
+        return norm(torch.maximum(self.wide - lower, upper - self.wide), self.p) * (1 + 1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The time that a verifier may take.
+
+    `seconds` that each input may cost, its share of its batch's, as one number or one for each input; at `deadline`, a moment
+    of `time.monotonic`, everything ends.
+    """
+
+    seconds: float | Float[Tensor, " batch"] = math.inf
+    deadline: float = math.inf
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self.deadline
+
+    @property
+    def left(self) -> float:
+        """The seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def limited(self) -> bool:
+        """Whether any clock can end the search."""
+        return math.isfinite(self.deadline) or bool(torch.as_tensor(self.seconds).isfinite().any())
+
+    def each(self, count: int) -> Float[Tensor, " batch"]:
+        """The seconds of each of `count` inputs."""
+        return torch.as_tensor(self.seconds, dtype=torch.float64).expand(count)
+
+    def restrict(self, index: Int[Tensor, " n"]) -> Budget:
+        """The budget of some of the inputs."""
+        return Budget(self.seconds[index], self.deadline) if isinstance(self.seconds, Tensor) else self
+
+    def after(self, spent: Float[Tensor, " batch"]) -> Budget:
+        """What is left when every input has cost the seconds `spent`."""
+        return Budget(self.each(len(spent)) - spent, self.deadline)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,8 @@ from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Maps, dev
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import class_stays
-from relucert.networks.affine import Affine
 from relucert.networks.network import Network
+from relucert.networks.nodes import Affine
 from zoo import NETWORKS, inputs, network, problem, randomised
 
 BALLS = [Ball(2, 0.05, box=None), Ball(2, 0.4), Ball(math.inf, 0.05), Ball(1, 0.7, box=None), Ball(3, 0.2)]

@@ -11,8 +11,7 @@ from torch.autograd.functional import jacobian
 
 from relucert.core.norms import norm
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._chain_norms import chain_norms
-from relucert.geometry.row_norms.row_norms import row_norms
+from relucert.geometry.row_norms.row_norms import chain_norms, row_norms
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network, randomised
 

@@ -15,7 +15,7 @@ from relucert.core.errors import InvalidInput, WrongMode
 from relucert.geometry.slices._polygons import Polygons
 from relucert.geometry.slices.slices import Plane, Slice, slice_grid, slice_segments
 from relucert.networks.network import Network
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
 from zoo import NETWORKS, inputs, network
 
 POINTS = 1500

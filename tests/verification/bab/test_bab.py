@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from relucert.networks.network import Network
 from relucert.verification.bab import bab
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab.bab import BaB
-from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Budget, Query
 from zoo import inputs, network, randomised
 
 
@@ -354,3 +355,21 @@ def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkey
     assert given is double
     assert nodes == {node.index for node in double.switches}
     assert kind == dtype
+
+
+@torch.no_grad()
+def test_a_point_is_not_given_up_among_its_chosen_subproblems(monkeypatch):
+    torch.manual_seed(0)
+    net = Network(mlp((1, 4, 4), 10, [30, 30, 30]), (1, 4, 4)).double().eval()
+    x = torch.rand(1, 1, 4, 4, dtype=torch.float64)
+    search = bab._Search(Query.of(net, x, net.predict(x), rc.Ball(math.inf, 0.2)), BaB(), Budget())
+    search._roots()
+    count = len(search.problems)
+    assert count > 1, "the point needs several open rows"
+    assert not bool(search.found.decided.any())
+    # The time runs out after the first problem of the round: the other problems of the point have their turn all the same.
+    looks = iter([math.inf] + [0.0] * count)
+    monkeypatch.setattr(search, "_left", lambda point: next(looks))
+    chosen = search._chosen(deque(range(count)))
+    assert {key for key, _ in chosen} == set(range(count))
+    assert not bool(search.given_up.any())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from relucert.verification.bab.frontier import Frontier, Leaves
+from relucert.verification.bab._subproblems import Frontier, Leaves
 from zoo import network
 
 

@@ -16,9 +16,7 @@ from relucert.core.properties import class_stays
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.bab.bab import BaB
-from relucert.verification.bab.frontier import SavedSubproblems
-from relucert.verification.query import Query
-from relucert.verification.verifier import Outcome
+from relucert.verification.verifier import Outcome, Query, SavedSubproblems
 from zoo import inputs, network, randomised
 
 

@@ -19,7 +19,7 @@ from relucert.networks.network import Network
 from relucert.verification.mip._problem import Answer
 from relucert.verification.mip._solver import HiGHS
 from relucert.verification.mip.distortion import minimal_distortion
-from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Budget, Query
 from zoo import NETWORKS, inputs, network, randomised
 
 

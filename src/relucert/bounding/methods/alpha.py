@@ -19,9 +19,9 @@ from relucert.bounding.rounding import Charge, Margins
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d
+from relucert.networks.nodes import MaxPool2d
 
 
 @dataclass(frozen=True, kw_only=True)

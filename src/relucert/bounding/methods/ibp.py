@@ -16,11 +16,10 @@ from relucert.bounding.rounding import Accuracy, ChargedIntervals, Margins, Stat
 from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.core.rounding import gamma
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
-from relucert.networks.linear_map import transpose_rows
+from relucert.networks.affine_map import transpose_rows
 from relucert.networks.network import Network
-from relucert.networks.traversal import affine_ancestors, propagate
+from relucert.networks.nodes import Affine
+from relucert.networks.traversal import Node, affine_ancestors, propagate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,14 +42,12 @@ from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm
 from relucert.core.properties import Property
 from relucert.core.rounding import RAISED, cast_up, gamma, gamma_above, relative_rounding
-from relucert.networks.affine import Affine
 from relucert.networks.affine_map import to_roots
-from relucert.networks.graph import Node
 from relucert.networks.layers.linear import Conv2d
 from relucert.networks.layers.normalisation import BatchNorm
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import ForwardRule, Node, propagate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,10 +30,10 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.core.rounding import cast_up
-from relucert.networks.graph import Node
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import MaxPool2d, ReLU
+from relucert.networks.traversal import Node
 
 _CARE = 30  # the steps of upper slopes are so many times smaller
 _ROUNDS = 8  # of the search for lam, half as many for inner units

@@ -1,5 +1,5 @@
 """Exploration of neighbouring regions: lower bounds on the distance to a change of decision that grow with every region.
 
-Reading order: `search` (the loop and its keys), `measure` (margins, rows and errors of a region), `crossing` (the pattern
+Reading order: `search` (margins, rows and errors of a region; the loop and its keys), `crossing` (the pattern
 beyond a hyperplane), and the two searches: `neighbours` (distances to hyperplanes) and `facets` (distances to facets).
 """

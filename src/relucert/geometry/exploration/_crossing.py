@@ -19,11 +19,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.geometry.region import LinearRegion, WindowHyperplanes
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Node
 from relucert.networks.linear_map import Patterns
-from relucert.networks.switching import MaxPool2d, ReLU, Switching
-from relucert.networks.traversal import ForwardRule, propagate
+from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Switching
+from relucert.networks.traversal import ForwardRule, Node, propagate
 
 ZERO = 1e-10  # a slope counts as zero below this fraction of the absolute sum of its terms
 

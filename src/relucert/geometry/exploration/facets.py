@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relucert.core.rounding import gamma_above
-from relucert.geometry.exploration._measure import SAFETY, Measured, names, reach, resolved
-from relucert.geometry.exploration._search import BEYOND, Crossing, RegionSearch
+from relucert.geometry.exploration._search import (
+    BEYOND,
+    SAFETY,
+    Crossing,
+    Measured,
+    RegionSearch,
+    names,
+    reach,
+    resolved,
+)
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import PUSHES
 from relucert.polytopes.certificates import EPS, Array, certified_distances

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from relucert.core.norms import dual
 from relucert.geometry.distances import margin_distances
-from relucert.geometry.exploration._measure import SAFETY, Measured, names, resolved
-from relucert.geometry.exploration._search import Crossing, RegionSearch
+from relucert.geometry.exploration._search import SAFETY, Crossing, Measured, RegionSearch, names, resolved
 from relucert.geometry.region import Hyperplanes, LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
 

@@ -19,11 +19,9 @@ from torch import Tensor
 
 from relucert.geometry.slices._plane import Plane, SliceGrid, prepared, slice_grid
 from relucert.geometry.slices._polygons import Groups, Polygons, envelope, evaluate, spread, subdivide, tolerances
-from relucert.networks.affine import Affine
-from relucert.networks.graph import Graph, Node
 from relucert.networks.network import Network
-from relucert.networks.switching import MaxPool2d, Switching
-from relucert.networks.traversal import ForwardRule, propagate, read_later
+from relucert.networks.nodes import Affine, MaxPool2d, Switching
+from relucert.networks.traversal import ForwardRule, Graph, Node, propagate, read_later
 
 __all__ = ["DecisionSegments", "Plane", "RegionSegments", "Slice", "SliceGrid", "slice_grid", "slice_segments"]
 

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer
-from relucert.networks.affine import Affine, Literal, Shape, Source
 from relucert.networks.build.values import BATCH, Held, Traced
-from relucert.networks.graph import Node
 from relucert.networks.layers.table import supported
-from relucert.networks.switching import Switching
+from relucert.networks.nodes import Affine, Literal, Shape, Source, Switching
+from relucert.networks.traversal import Node
 
 
 class Builder:

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from relucert.core.errors import UnsupportedLayer
-from relucert.networks.affine import Shape, Source
 from relucert.networks.build.builder import Builder
 from relucert.networks.build.values import Held, Traced
-from relucert.networks.graph import Graph, Node
 from relucert.networks.layers.arithmetic import Scale, Shift
 from relucert.networks.layers.table import module_reader, overwrites, reader, supported
+from relucert.networks.nodes import Shape, Source
+from relucert.networks.traversal import Graph, Node
 
 
 def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Source | None, like: Tensor) -> Graph:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from relucert.networks.affine import Shape, Source
+from relucert.networks.nodes import Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

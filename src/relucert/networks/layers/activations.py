@@ -10,7 +10,7 @@ from torch import nn
 
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored
-from relucert.networks.switching import ReLU
+from relucert.networks.nodes import ReLU
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from relucert.networks.affine import Affine, Literal, Shape, Source
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored
+from relucert.networks.nodes import Affine, Literal, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

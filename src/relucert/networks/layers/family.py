@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from relucert.networks.affine import Source
 from relucert.networks.build.values import Held, Traced
+from relucert.networks.nodes import Source
 
 #: Called with the builder, the torch module and the value that the module reads.
 ModuleReader = Callable[[Any, Any, Traced], Traced]

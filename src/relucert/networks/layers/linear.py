@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
-from relucert.networks.affine import Affine, Shape, Source
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored, arguments, held, pair, with_tensors
 from relucert.networks.layers.shapes import Pad
+from relucert.networks.nodes import Affine, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

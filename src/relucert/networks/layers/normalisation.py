@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relucert.networks.affine import Affine, Shape, Source
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored, arguments, held, with_tensors
+from relucert.networks.nodes import Affine, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

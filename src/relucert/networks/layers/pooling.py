@@ -9,34 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relucert.networks.affine import Affine, Shape
 from relucert.networks.build.values import Traced, axes_without_batch
 from relucert.networks.layers.family import Family, Restored, arguments, pair
-from relucert.networks.switching import MaxPool2d
+from relucert.networks.nodes import Affine, MaxPool2d, Shape, Windowed
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
 
 
-class AvgPool2d(Affine):
+class AvgPool2d(Windowed, Affine):
     """Average pooling with any window."""
 
     kind = "avg_pool2d"
 
-    def __init__(
-        self,
-        in_shape: Shape,
-        *,
-        kernel: tuple[int, int],
-        stride: tuple[int, int],
-        padding: tuple[int, int] = (0, 0),
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor: int | None = None,
-    ):
-        self.in_shapes = (in_shape,)
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor = ceil_mode, count_include_pad, divisor
+    def __init__(self, in_shape: Shape, *, count_include_pad: bool = True, divisor: int | None = None, **windows: Any):
+        super().__init__(**windows)
+        self.in_shapes, self.count_include_pad, self.divisor = (in_shape,), count_include_pad, divisor
 
     def linear(self, z: Tensor) -> Tensor:
         return F.avg_pool2d(
@@ -48,14 +36,7 @@ class AvgPool2d(Affine):
         return self.kernel[0] * self.kernel[1] + 2
 
     def settings(self) -> dict[str, object]:
-        return {
-            "kernel": self.kernel,
-            "stride": self.stride,
-            "padding": self.padding,
-            "ceil_mode": self.ceil_mode,
-            "count_include_pad": self.count_include_pad,
-            "divisor": self.divisor,
-        }
+        return self.windowing() | {"count_include_pad": self.count_include_pad, "divisor": self.divisor}
 
 
 class AdaptiveAvgPool2d(Affine):

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
-from relucert.networks.affine import Affine, Shape, Source
 from relucert.networks.build.values import BATCH, Held, Traced, axes_without_batch
 from relucert.networks.layers.family import Family
+from relucert.networks.nodes import Affine, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder

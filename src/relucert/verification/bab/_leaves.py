@@ -23,7 +23,7 @@ from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.split_bounds import Numbers, Problems
 from relucert.core.ball import Ball
-from relucert.networks.linear_map import one_hot
+from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
 from relucert.polytopes.highs import Highs, LinearProgram, Options, SparseRows
 

@@ -1,13 +1,17 @@
-"""`SubProblems`: the parts of balls that branch and bound looks at, and their bounds.
+"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` stores those that are open.
 
 A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
-from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point.
+from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point. Of every point only
+the units that are unstable over its whole ball are stored. Any slopes and multipliers give sound bounds, so half and single
+precision suffice for the values from which dual ascent starts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int, Int8
@@ -21,13 +25,29 @@ from relucert.bounding.split_bounds import (
     AscentOptions,
     AscentResult,
     DualVariables,
+    Numbers,
     Problems,
     Splits,
     ascend,
 )
 from relucert.core.properties import Property
-from relucert.verification.bab.frontier import Leaves
-from relucert.verification.query import Query
+from relucert.networks.traversal import Node
+from relucert.verification.verifier import Query, SavedSubproblems
+
+KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float32))
+
+
+class Leaves(NamedTuple):
+    """Some subproblems by node: splits (1 active, -1 inactive, 0 open), lower slopes, and split multipliers."""
+
+    splits: Splits
+    slopes: Numbers
+    betas: Numbers
+
+    def restrict(self, index: Tensor | slice) -> Leaves:
+        """Some of them, by a mask, positions or a slice; positions may repeat."""
+        splits, slopes, betas = ({node: value[index] for node, value in part.items()} for part in self)
+        return Leaves(splits, slopes, betas)
 
 
 @dataclass(eq=False)
@@ -170,3 +190,108 @@ class SubProblems:
                 rounding, largest=largest, lost=lost, before=before, logits=largest.new_zeros(count, 2, 0)
             )
         return UnitBounds(inputs, self.bounds.logits, rounding)
+
+
+class Frontier:
+    """The open subproblems by point and slot; the slot of one that was taken is used again."""
+
+    def __init__(
+        self,
+        relus: Sequence[Node],
+        unstable: dict[int, Bool[Tensor, " points *shape"]],
+        points: int,
+        dtype: torch.dtype,
+    ):
+        self.relus, self.dtype = relus, dtype
+        self.sizes = [math.prod(node.shape) for node in relus]
+        self.unstable = [row.nonzero()[:, 0] for row in self._flat(unstable, points)]
+        self.rows: dict[int, _Rows] = {}
+
+    def add(self, owner: Int[Tensor, " leaves"], leaves: Leaves, units: Int[Tensor, " leaves k"]) -> list[int]:
+        """Store subproblems of the points `owner` with their candidate units for the next split; their slots."""
+        slots = [0] * len(owner)
+        every = {kind: self._flat(part, len(owner)) for (kind, _), part in zip(KINDS, leaves, strict=True)}
+        for point in owner.unique().tolist():
+            places = (owner == point).nonzero()[:, 0]
+            new = {kind: every[kind][places][:, self.unstable[point]].to(dtype) for kind, dtype in KINDS}
+            found = self.rows.setdefault(point, _Rows()).add({**new, "units": units[places]})
+            for place, slot in zip(places.tolist(), found, strict=True):
+                slots[place] = slot
+        return slots
+
+    def take(
+        self, owner: Int[Tensor, " leaves"], slots: Int[Tensor, " leaves"]
+    ) -> tuple[Leaves, Int[Tensor, " leaves k"]]:
+        """Remove subproblems; their splits, slopes and multipliers, and their candidate units."""
+        every = {
+            kind: torch.zeros(len(owner), sum(self.sizes), dtype=torch.int8 if kind == "signs" else self.dtype)
+            for kind, _ in KINDS
+        }
+        units: list[Tensor | None] = [None] * len(owner)
+        for point in owner.unique().tolist():
+            places = (owner == point).nonzero()[:, 0]
+            stored = self.rows[point].take(slots[places])
+            for kind, values in every.items():
+                values[places[:, None], self.unstable[point][None]] = stored[kind].to(values.dtype)
+            for place, row in zip(places.tolist(), stored["units"], strict=True):
+                units[place] = row
+        splits, slopes, betas = (self._by_node(every[kind]) for kind, _ in KINDS)
+        return Leaves(splits, slopes, betas), torch.stack([row for row in units if row is not None])
+
+    def saved(self, point: int, row: int, slots: Int[Tensor, " leaves"]) -> SavedSubproblems:
+        """The splits of some subproblems of a point, all about one row of its property."""
+        splits = self.rows[point].rows["signs"][slots]
+        return SavedSubproblems(torch.full((len(slots),), row), self.unstable[point], splits)
+
+    def forget(self, point: int) -> None:
+        """Drop all subproblems of a point."""
+        self.rows.pop(point, None)
+
+    def size(self, point: int | None = None) -> int:
+        """The bytes that subproblems take, all or those of a point."""
+        chosen = self.rows.values() if point is None else [self.rows[point]] if point in self.rows else []
+        return sum(rows.size for rows in chosen)
+
+    def _flat(self, part: dict[int, Tensor], count: int) -> Tensor:
+        """All units in a row; of a network without ReLUs none."""
+        return torch.cat(
+            [torch.zeros(count, 0, dtype=torch.bool), *(part[node.index].flatten(1) for node in self.relus)], 1
+        )
+
+    def _by_node(self, every: Tensor) -> dict[int, Tensor]:
+        pieces = zip(self.relus, every.split(self.sizes, 1), strict=True)
+        return {node.index: part.reshape(-1, *node.shape) for node, part in pieces}
+
+
+class _Rows:
+    """Rows of tensors that come and go; the slot of a row that has gone is used again."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Tensor] = {}
+        self.unused: list[int] = []
+
+    def add(self, new: dict[str, Tensor]) -> list[int]:
+        """Store rows and return their slots."""
+        count = len(new["units"])
+        if len(self.unused) < count:
+            size = len(self.rows["units"]) if self.rows else 0
+            more = max(count, size // 2, 16)
+            for key, value in new.items():
+                empty = value.new_empty(more, *value.shape[1:])
+                self.rows[key] = torch.cat([self.rows[key], empty]) if key in self.rows else empty
+            self.unused += range(size, size + more)
+        slots = [self.unused.pop() for _ in range(count)]
+        place = torch.tensor(slots)
+        for key, value in new.items():
+            self.rows[key][place] = value
+        return slots
+
+    def take(self, slots: Tensor) -> dict[str, Tensor]:
+        """The rows of slots, which are free from then on."""
+        self.unused += slots.tolist()
+        return {key: value[slots] for key, value in self.rows.items()}
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(value.numel() * value.element_size() for value in self.rows.values())

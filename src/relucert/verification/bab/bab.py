@@ -36,14 +36,12 @@ from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
-from relucert.networks.freezing import frozen_weights
+from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._subproblems import SubProblems
-from relucert.verification.bab.frontier import Frontier, Leaves, SavedSubproblems
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Decision, Outcome
+from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
+from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
@@ -107,7 +105,7 @@ class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
     def __init__(self, query: Query, method: BaB, budget: Budget):
-        self.query = replace(query, double=unpooled(query.double))
+        self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
         self.method, self.budget, self.limit = method, budget, budget.each(len(query))
         self.found = Outcome.nothing(query.wide)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from relucert.networks.affine_map import SparseMap
-from relucert.networks.graph import Graph
-from relucert.networks.switching import MaxPool2d, ReLU
+from relucert.networks.nodes import MaxPool2d, ReLU
+from relucert.networks.traversal import Graph
 from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
 Array = NDArray[np.float64]

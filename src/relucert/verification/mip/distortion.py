@@ -41,7 +41,7 @@ from relucert.verification.mip._program import SLACK, Program
 from relucert.verification.mip._solver import Problem, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.query import Budget, Query
+from relucert.verification.verifier import Budget, Query
 
 BATCH = 100
 WIDTH = 0.01  # relative width of intervals where what the solver claims cannot be proved

@@ -36,8 +36,7 @@ from relucert.verification.mip._lp_tree import prove_cutoff
 from relucert.verification.mip._program import Program
 from relucert.verification.mip._solver import SOLVERS, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
-from relucert.verification.query import Budget, Query
-from relucert.verification.verifier import Decision, Outcome
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 POSITIVE = math.ulp(0.0)  # the margin of a row that is proved to be positive, and no more
 COVERED = 1e-3  # of the largest pre-activation: rounding of the executed network up to this is covered by the program

@@ -13,7 +13,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import linear_minimum
 from relucert.core.norms import norm
-from relucert.core.projection import projected_offset
+from relucert.core.offsets import projected_offset
 from relucert.core.rounding import cast_up, relative_rounding, rounded_inwards, sum_up
 
 P = [1.0, 1.02, 1.1, 1.5, 2.0, 3.0, 40.0, math.inf]

@@ -1,4 +1,6 @@
-"""The Euclidean projection onto an l_p ball intersected with a box, for every p.
+"""Offsets from the centre of an l_p ball intersected with a box: the nearest to a given one, and random ones.
+
+`projected_offset` is the Euclidean projection, for every p:
 
     argmin { ||e - v||_2 : ||e||_p <= eps, -below <= e <= above }
 
@@ -6,6 +8,8 @@ The centre lies in the box, so e_i has the sign of v_i. With g_i = |v_i| and r_i
 multiplier m >= 0 separates the coordinates: |e_i| = min(t_i, r_i) where t_i + m t_i^(p - 1) = g_i, and ||e||_p = eps determines
 m unless m = 0 is feasible. p = inf needs no multiplier; p = 2 is a scaling, the same as the linear minimum along -v; p = 1
 subtracts m, which sorting finds; other p solve two nested monotone equations. All computations are in float64.
+
+`random_offsets` range from near the centre to the corners and vertices.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.linear_minimum import linear_minimum
-from relucert.core.norms import check_p, dual, norm
-from relucert.core.water_level import descent_slack
+from relucert.core.norms import check_p, descent_slack, dual, norm
 
 _OUTER, _INNER = 100, 60  # limits of both Newton iterations; about 8 steps are usual
+_CORRECTIONS = 4  # times that random offsets are scaled and clipped
 
 
 def projected_offset(
@@ -125,3 +129,39 @@ def _solved(size: Tensor, m: Tensor, p: float) -> Tensor:
         if bool((change <= 1e-10 * y).all()):  # the next error is quadratically smaller
             break
     return y if p > 2.0 else y.pow(1.0 / (p - 1.0))
+
+
+def random_offsets(
+    below: Float[Tensor, " batch size"],
+    above: Float[Tensor, " batch size"],
+    radius: Float[Tensor, " batch"],
+    p: float | int,
+    count: int,
+    generator: torch.Generator,
+    *,
+    independent: bool = False,
+) -> Float[Tensor, " batch count size"]:
+    """Return random steps d with ||d||_p <= `radius` and -below <= d <= above, up to rounding; all arguments are float64.
+
+    Signs are random; a coordinate without slack on one side moves to the other. The sizes of coordinates are U^k with U
+    uniform and, for each point, log10 k uniform in [-2, 2]: points near corners of the cube, near vertices of the
+    cross-polytope, and in between. Half of the points are scaled to the full radius, the others to a uniform share of it.
+    Coordinates are then clipped to [-below, above] and the step is scaled again, a few times. With `independent` all examples
+    use the same draws, so that the steps are independent of the batch composition.
+    """
+    batch, size = below.shape
+    below, above = below.unsqueeze(1), above.unsqueeze(1)
+
+    def uniform(last: int) -> Tensor:
+        return torch.rand(
+            1 if independent else batch, count, last, generator=generator, dtype=torch.float64, device=below.device
+        )
+
+    signs = torch.where((uniform(size) < 0.5) & (below > 0) | (above == 0), -1.0, 1.0)
+    step = uniform(size).pow(10.0 ** (4.0 * uniform(1) - 2.0)) * signs
+    length = radius[:, None, None] * torch.where(uniform(1) < 0.5, 1.0, uniform(1))
+    for _ in range(_CORRECTIONS):
+        now = norm(step, p, 2).unsqueeze(-1)
+        step = step * torch.where(now > 0, length / now, 0.0)
+        step = torch.minimum(torch.maximum(step, -below), above)
+    return step
