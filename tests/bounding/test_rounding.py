@@ -8,10 +8,9 @@ from fractions import Fraction
 
 import pytest
 import torch
-from tests import exact
-from tests.zoo import NETWORKS, inputs, network, randomised
 from torch import Tensor, nn
 
+import exact
 import relucert as rc
 from relucert.bounding.base import Bounding
 from relucert.bounding.interval import Interval
@@ -23,6 +22,7 @@ from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.networks.nodes import MaxPool2d, ReLU
 from relucert.verification.registry import BOUNDING
+from zoo import NETWORKS, inputs, network, randomised
 
 SETTINGS = {"alpha": {"steps": 3}, "sdp": {"steps": 3}, "moments": {"steps": 10, "rank": 3}}
 METHODS: dict[str, Bounding] = {

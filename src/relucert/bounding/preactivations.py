@@ -162,7 +162,7 @@ class _PreactivationBounds(ChargedIntervals):
         if rounding is not None:
             drift = value.drift
             charge = rounding.carrying(
-                known.lower.new_zeros(len(known.lower), 2, *node.shape) if drift is None else drift
+                known.lower.new_zeros(len(known.lower), 2, *known.lower.shape[1:]) if drift is None else drift
             )
         if roots == [0]:
             return self.backward.linear(source, known, charge)

@@ -221,8 +221,11 @@ def _branching_scores(bound: _SplitBound, k: int) -> Int[Tensor, " problems k"]:
         below = torch.minimum((1 - slope) * high, (slope - leak) * -low)
         # A slope strictly between its ends balances both sides, and a split frees the smaller gap at least.
         score = torch.where(rows < 0, -rows * above, rows * torch.maximum(below, 0.1 * above))
-        open_ = within.unstable & (bound.problems.splits[node.index] == 0)
-        scores.append(torch.where(open_, score, -1.0).flatten(1))
+        open_ = (within.unstable & (bound.problems.splits[node.index] == 0)).flatten(1)
+        drift = bound.problems.bounds.drift(node.index)
+        if drift is not None:  # a unit that crosses zero by no more than rounding is not worth a split
+            open_ = open_ & (torch.minimum(high, -low).flatten(1) > 4 * drift.sum(1))
+        scores.append(torch.where(open_, score.flatten(1), -1.0))
     every = torch.cat(scores, 1)
     top = every.topk(min(k, every.shape[1]), 1)
     chosen = torch.where(top.values > -0.5, top.indices, -1)

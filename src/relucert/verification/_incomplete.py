@@ -85,21 +85,20 @@ class RegionTheorem(_Named):
             part = query.restrict(some)
             proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
             inside[some] = proved.lower > eps[some]
-        return inside, _region_margins(query)
+        return inside, _region_margins(query, values)
 
 
-def _region_margins(query: Query) -> Margins:
+def _region_margins(query: Query, values: list[Tensor]) -> Margins:
     """The smallest margins over the ball of the linear function that the network is in the region of x.
 
+    `values` are the inputs of the switching nodes at x.
     For the executed network they hold where rounding cannot change the pattern: all units are stable by interval arithmetic.
     """
     double, x, ball = query.double, query.wide, query.ball
     bounds = IBP().start(double, x, ball, query.net.dtype)
-    sources = [node.inputs[0] for node in double.switches]
-    values = double.graph.values(x, sources)
     lines = {
-        node.index: relax(node.op, Interval(values[source], values[source]), "adaptive", bounds.drift(node.index))
-        for node, source in zip(double.switches, sources, strict=True)
+        node.index: relax(node.op, Interval(value, value), "adaptive", bounds.drift(node.index))
+        for node, value in zip(double.switches, values, strict=True)
     }
     functional = pull_back(double.graph, len(double.graph) - 1, query.prop.rows, lines, bounds.charge())
     found = functional.margins(x, ball).plus(query.prop.offsets)

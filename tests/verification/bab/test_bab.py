@@ -12,7 +12,7 @@ from torch import nn
 import relucert as rc
 from asserts import outcome
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.split_bounds import AscentOptions, DualVariables, MultiplierError, Problems, ascend
+from relucert.bounding.split_bounds import AscentOptions, DualVariables, Problems, ascend
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
@@ -154,14 +154,14 @@ def test_starts_that_were_rounded_give_bounds_all_the_same():
     units = CROWN().units(net, x, ball)
     relus = [node for node in net.switches if node.kind == "relu"]
     splits = {node.index: torch.zeros(3, *node.shape, dtype=torch.int8) for node in relus}
-    problems = Problems(x, ball, one, units.inputs, splits)
+    problems = Problems(x, ball, one, units, splits)
 
     def margin(slope):
         slopes = {node.index: torch.full((3, *node.shape), slope(node.op.slope)).double() for node in relus}
         betas = {index: torch.zeros_like(value) for index, value in slopes.items()}
-        error = MultiplierError({index: torch.zeros_like(value) for index, value in slopes.items()}, x.new_zeros(3))
-        options = AscentOptions(steps=0, rate=0.1, candidates=1)
-        return ascend(net, problems, DualVariables(slopes, betas), x.new_zeros(3), error, options).margin
+        return ascend(
+            net, problems, DualVariables(slopes, betas), AscentOptions(steps=0, rate=0.1, candidates=1)
+        ).margin
 
     torch.testing.assert_close(margin(lambda leak: leak - 0.05), margin(lambda leak: leak), rtol=0, atol=1e-7)
     generator = torch.Generator().manual_seed(0)
@@ -177,14 +177,13 @@ def test_more_candidates_than_units():
     x = inputs(net, 2)
     prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     one, ball = Property(prop.rows[:, :1], prop.offsets[:, :1]), rc.Ball(math.inf, 0.2)
-    within = CROWN().units(net, x, ball).inputs
+    bounds = CROWN().units(net, x, ball)
     slopes = {node.index: torch.zeros(2, *node.shape).double() for node in net.switches}
     splits = {index: torch.zeros_like(value, dtype=torch.int8) for index, value in slopes.items()}
-    problems, error = Problems(x, ball, one, within, splits), MultiplierError(slopes, x.new_zeros(2))
     options = AscentOptions(steps=0, rate=0.1, candidates=500)
-    found = ascend(net, problems, DualVariables(slopes, slopes), x.new_zeros(2), error, options)
+    found = ascend(net, Problems(x, ball, one, bounds, splits), DualVariables(slopes, slopes), options)
     assert found.units.shape == (2, 500)
-    open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in within.values()]).sum(0)
+    open_ = torch.stack([one.unstable.flatten(1).sum(1) for one in bounds.inputs.values()]).sum(0)
     assert ((found.units >= 0).sum(1) == open_).all()
 
 
@@ -215,12 +214,13 @@ def test_programs_of_leaves_over_a_whole_box():
     one, margins = Property(prop.rows[:, :1], prop.offsets[:, :1]), []
     for p in (1.0, math.inf):
         ball = rc.Ball(p, math.inf)
-        within = CROWN().units(net, x, ball).inputs
+        bounds = CROWN().units(net, x, ball)
+        within = bounds.inputs
         patterns = zip(net.switches, net.pattern(x), strict=True)
         splits = {
             node.index: (torch.where(on, 1, -1) * within[node.index].unstable).to(torch.int8) for node, on in patterns
         }
-        solved = leaf_program(net, Problems(x, ball, one, within, splits), 5.0)
+        solved = leaf_program(net, Problems(x, ball, one, bounds, splits), 5.0)
         assert solved is not None
         assert ball.contains(x, solved[1]).all()
         margins.append(float(one.margin(net(solved[1]))))
@@ -333,28 +333,24 @@ def test_weights_stay_as_they_were_and_keep_their_gradients():
         assert weight.grad is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_margins_must_exceed_the_rounding_of_the_network_that_runs(dtype, monkeypatch):
-    """Results are about the nodes of the given network, not of the network whose max pools are rewritten as ReLUs."""
-    net = network("max pool", dtype)
-    double = network("max pool")
-    x = inputs(double, 2)
-    y = double.predict(x)
-    prop = class_stays(y, 3, dtype=torch.float64)
-    ball, holds = rc.Ball(math.inf, 0.05), torch.ones(2, dtype=torch.bool)
-    seen = []
-
-    def error(given, x, ball, inputs, prop, kind):
-        seen.append((given, set(inputs), kind))
-        return bab.evaluation_error_(given, x, ball, inputs, prop, kind)
-
-    monkeypatch.setattr(bab, "evaluation_error_", bab.evaluation_error, raising=False)
-    monkeypatch.setattr(bab, "evaluation_error", error)
-    outcome(BaB(nodes=1), Query(net, double, x.to(dtype), y, ball, prop, holds))
-    ((given, nodes, kind),) = seen
-    assert given is double
-    assert nodes == {node.index for node in double.switches}
-    assert kind == dtype
+@pytest.mark.parametrize("name", ["max pool", "dead windows", "fc deep", "leaky"])
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_margins_hold_for_the_network_that_runs(name, p):
+    """Subproblems, in reduced networks and of networks whose max pools are ReLUs, prove margins of the executed network."""
+    net = network(name, torch.float32)
+    x = inputs(net, 3)
+    y = net.predict(x)
+    prop = class_stays(y, net.classes, dtype=torch.float64)
+    eps = torch.tensor([0.9, 1.0, 1.05]) * rc.radius(net, x, p=p, method="alpha").lower.double()
+    ball = rc.Ball(p, eps)
+    found = rc.certify(net, x, y, ball, "bab(nodes=300)", arithmetic="executed")
+    assert Verdict.ROBUST in found.verdict
+    assert bool((found.executed <= found.margin).all())
+    double, generator = network(name, torch.float32).double(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for z in (ball.sample(x, generator) for _ in range(100)):
+            assert bool((found.executed <= prop.margin(net(z).double())).all())
+            assert bool((found.margin <= prop.margin(double(z.double())) + 1e-12).all())
 
 
 @torch.no_grad()

@@ -97,7 +97,7 @@ def test_rows_that_are_known_are_not_asked_again():
     eps = rc.radius(net, x, p=2, method="bab(nodes=500)", tol=0.02).lower * 0.98
     fresh = searched(net, x, eps, 2.0, BaB(nodes=500))
     assert bool(fresh.proved.all())
-    known = torch.full((4, net.classes - 1), -math.inf, dtype=torch.float64)
+    known = torch.full((4, net.classes - 1, 2), -math.inf, dtype=torch.float64)
     known[:, 0] = 0.5
     some = searched(net, x, eps, 2.0, BaB(nodes=500), row_margins=known)
     known[:] = 0.25
