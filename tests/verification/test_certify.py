@@ -94,9 +94,9 @@ def test_the_margin_is_that_of_the_nearest_class() -> None:
         first.bias.zero_()
         last.weight.copy_(torch.tensor([[1.0], [1.0], [0.5]]))
         last.bias.copy_(torch.tensor([0.0, 0.0, 0.5 - 1e-6]))
-    net = Network(nn.Sequential(first, nn.ReLU(), last), (50,)).eval()
+    net = Network(nn.Sequential(first, nn.ReLU(), last), (50,)).double().eval()
     for method in BOUNDING:
-        found = certify(net, torch.ones(1, 50), torch.tensor([0]), rc.Ball(2, 0.0), method)
+        found = certify(net, torch.ones(1, 50, dtype=torch.float64), torch.tensor([0]), rc.Ball(2, 0.0), method)
         assert -1e-9 < float(found.margin) <= 0
 
 
