@@ -31,7 +31,8 @@ def searched(net: Network, x: Tensor, eps: Tensor, p: float, method: BaB, **know
 @pytest.mark.parametrize(
     ("name", "p"),
     [("fc", 1.0), ("fc", 2.0), ("fc deep", math.inf), pytest.param("leaky", 2.0, marks=pytest.mark.slow),
-     ("cnn", math.inf), ("zero bias", math.inf), ("residual", math.inf)],
+     ("cnn", math.inf), ("zero bias", math.inf), ("residual", math.inf),
+     pytest.param("residual", 2.0, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_verdicts_of_smaller_balls_are_the_same_from_a_tree(name, p):
     """Also where the larger ball was left early, by a witness or by its nodes: nothing that is open gets lost."""
