@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+
+from typechecking import install
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 #: Modules that answer wrong shapes with an error of their own, which tests expect.
@@ -25,13 +26,13 @@ _GENERATING = {"verification._incomplete", "verification.bab.bab", "verification
 
 
 def _shaped() -> list[str]:
-    """The modules with shape annotations, which jaxtyping checks at every call while tests run."""
+    """The modules with shape annotations, which are checked at every call while tests run."""
     files = [file for file in (SOURCE / "relucert").rglob("*.py") if "[Tensor, " in file.read_text()]
     names = {".".join(file.relative_to(SOURCE).with_suffix("").parts) for file in files}
     return sorted(names - {f"relucert.{name}" for name in _REFUSING | _GENERATING})
 
 
-install_import_hook(_shaped(), "typechecking.checked")
+install(_shaped())
 
 from relucert.data import Dataset, dataset  # noqa: E402
 from sharing import taken  # noqa: E402

@@ -43,8 +43,8 @@ CERTIFY = (
     "mip(seconds=2, solver='scip')", "auto(nodes=50, restarts=1)",
 )  # fmt: skip
 RADIUS = (
-    "region", "region(regions=1)", "crown", "alpha", "bab(nodes=100)", "mip(seconds=2)", "mip(seconds=2, solver='scip')",
-    "region + best",
+    "region", "region(regions=1)", "crown", "alpha", "bab(nodes=100)", "mip(seconds=0.5)",
+    "mip(seconds=0.5, solver='scip')", "region + best",
 )  # fmt: skip
 ATTACK = ("pgd(steps=10)", "apgd(steps=10, restarts=1)")
 MINIMAL = ("best", "region(regions=4)", "fab(steps=10)", "ddn(steps=20)")
@@ -64,8 +64,8 @@ QUICK = (
 )
 DEAR = (
     "certify moments(steps=20)", "certify bab(nodes=100)", "certify mip(seconds=2, solver='scip')",
-    "certify auto(nodes=50, restarts=1)", "radius crown", "radius alpha", "radius bab(nodes=100)", "radius mip(seconds=2)",
-    "radius mip(seconds=2, solver='scip')", "radius region + best", "minimal best", "minimal region(regions=4)",
+    "certify auto(nodes=50, restarts=1)", "radius crown", "radius alpha", "radius bab(nodes=100)", "radius mip(seconds=0.5)",
+    "radius mip(seconds=0.5, solver='scip')", "radius region + best", "minimal best", "minimal region(regions=4)",
 )  # fmt: skip
 
 #: What is a fault whatever the arithmetic; `misread`: a radius above 0 around an input that is of another class exactly.

@@ -34,6 +34,7 @@ def test_linear_classifiers_are_falsified_just_beyond_their_distance_in_the_box(
     assert not bool(short.success.any())
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", [3, 4, 5])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_the_losses_together_falsify_linear_classifiers_of_three_classes(p, seed):

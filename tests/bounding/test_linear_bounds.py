@@ -42,7 +42,7 @@ def sampled(ball: Ball, x: Tensor, count: int) -> Tensor:
     return torch.stack([ball.sample(x, generator) for _ in range(count)], 1)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @names
 @norms
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])
@@ -75,6 +75,7 @@ def test_float32_agrees_with_float64(name: str) -> None:
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.share(2)
 @names
 @norms
 def test_a_point_is_its_own_bound(name: str, p: float) -> None:

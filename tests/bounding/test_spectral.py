@@ -67,7 +67,7 @@ def test_never_below_and_hardly_above(seed: int, rows: int, columns: int, kind: 
 
 @pytest.mark.parametrize(("rows", "columns"), [(300, 300), (600, 250), (250, 900)])
 def test_large_random_matrices(rows: int, columns: int) -> None:
-    matrices = torch.stack([random_matrix(seed, rows, columns, "plain") for seed in range(3)])
+    matrices = torch.stack([random_matrix(seed, rows, columns, "plain") for seed in range(2)])
     bounds = norm_bounds(matrices)
     for matrix, bound in zip(matrices, bounds.tolist(), strict=True):
         assert true_norm(matrix) <= bound <= 1.01 * true_norm(matrix)

@@ -24,7 +24,7 @@ def trained():
     data = rc.dataset("digits")
     net = Network(randomised(mlp((1, 8, 8), 10, [12, 10]), 1), (1, 8, 8)).train()
     optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(100):
+    for _ in range(41):
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(net(data.x_train), data.y_train).backward()
         optimiser.step()
@@ -35,7 +35,7 @@ def trained():
 def prop(tmp_path, trained):
     rc.save(trained, tmp_path / "net.safetensors")
     return CertifyConfig(
-        model=tmp_path / "net.safetensors", data="digits", p=math.inf, eps=0.1, method="auto(nodes=200)", points=120,
+        model=tmp_path / "net.safetensors", data="digits", p=math.inf, eps=0.1, method="auto(nodes=200)", points=40,
         batch=16, out=tmp_path / "records.jsonl",
     )  # fmt: skip
 
@@ -51,7 +51,7 @@ def test_workers_and_batches_do_not_change_verdicts(prop, tmp_path):
     assert alone.counts["misclassified"] > 0
     shared = verdicts(dataclasses.replace(prop, workers=2, batch=5, out=tmp_path / "shared.jsonl"))
     assert facts(alone) == facts(shared)
-    assert sum(alone.by.values()) == sum(alone.counts.values()) == alone.points == 120
+    assert sum(alone.by.values()) == sum(alone.counts.values()) == alone.points == 40
     with RecordStore(tmp_path / "shared.jsonl") as store:
         for record in shared.records:
             if record.verdict == "vulnerable":
@@ -64,11 +64,11 @@ def test_workers_and_batches_do_not_change_verdicts(prop, tmp_path):
 def test_a_stopped_run_keeps_every_verdict_it_has_told_of(prop, tmp_path):
     whole = verdicts(dataclasses.replace(prop, out=tmp_path / "whole.jsonl"))
     task, heard = CertifyTask(prop), []
-    assert len(task) == 120
+    assert len(task) == 40
     with closing(task.records()) as records:
         for record in records:
             heard.append(record.index)
-            if len(heard) == 37:
+            if len(heard) == 13:
                 break
     with RecordStore(prop.records) as store:
         assert sorted(record.index for record in store.records()) == sorted(heard)
@@ -82,7 +82,7 @@ def test_clocks_are_said_to_have_stopped_a_search(prop):
     never = verdicts(dataclasses.replace(prop, run_timeout=1e-9))
     assert len(never.records) == 0
     assert (never.broken_error, never.robust_error) == (0, 1)
-    assert len(verdicts(prop).records) == 120  # what was not reached has no record that would stand in the way
+    assert len(verdicts(prop).records) == 40  # what was not reached has no record that would stand in the way
 
 
 def test_deciders_are_named_in_a_word(prop):

@@ -93,7 +93,7 @@ def check(kind: str, p: float, box: Any, regions: int | None, facets: bool | Non
     return found.lower
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @boxes
 @norms
 @kinds

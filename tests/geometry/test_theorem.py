@@ -35,7 +35,7 @@ def oracle(name: str, p: float, box: Any) -> Tensor:
     return torch.tensor([mip_distance(net, x[i : i + 1], y[i], p, box) for i in (0, 1)], dtype=torch.float64)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("box", [None, UNIT], ids=["free", "box"])
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @pytest.mark.parametrize("name", TINY)
@@ -93,6 +93,7 @@ def test_one_region_is_the_theorem(name: str, p: float, dtype: torch.dtype) -> N
             torch.testing.assert_close(found.upper[inside], d.decision[inside], rtol=1e-6, atol=0)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("name", ["fc deep", "cnn", "residual", "max pool", "dead windows", "zero bias"])
 def test_no_attack_below(name: str, p: float) -> None:

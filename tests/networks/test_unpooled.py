@@ -221,7 +221,7 @@ METHODS: dict[str, Bounding] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [*NETS, "selected"])
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_every_bound_holds(name: str, p: float) -> None:

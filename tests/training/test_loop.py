@@ -125,7 +125,7 @@ def test_global_random_state_neither_matters_nor_changes(tmp_path):
 def test_training_learns_and_adversarial_training_makes_robust(tmp_path):
     settings = {"data": "digits", "epochs": 12, "batch": 64, "p": 2.0, "eps": 0.5, "evaluate_every": 12}
     plain = train(TrainConfig(**settings, out=tmp_path / "plain"))
-    robust = train(TrainConfig(**settings, scheme="at", out=tmp_path / "at"))
+    robust = train(TrainConfig(**settings, scheme="at(attack_steps=8)", out=tmp_path / "at"))
     assert plain.last["test_error"] < 0.06
     assert robust.last["test_error"] < 0.06
     assert robust.last["pgd_error"] < 0.8 * plain.last["pgd_error"]

@@ -33,7 +33,7 @@ METHODS = tuple(SMALLER.get(name, name) for name in REGISTERED if name != "mip")
 names = pytest.mark.parametrize("name", NETWORKS)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @names
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -111,6 +111,7 @@ def test_what_is_not_a_number_proves_nothing() -> None:
     assert found.executed.tolist() == [-math.inf, -1.0]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("lead", [0.8, 3.0])
 def test_the_whole_box_of_a_network_with_a_unit_without_weights(p: float, lead: float) -> None:
@@ -158,6 +159,7 @@ def test_targets_ask_for_less() -> None:
         certify(net, x, y, ball, "region", targets=((y + 1) % net.classes)[:, None])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("factor", [1e-2, 1e-4, 1e-6, 1e-7])
 @pytest.mark.parametrize("method", METHODS)
 def test_planted_counterexamples_are_never_robust(factor: float, method: str) -> None:
@@ -189,8 +191,8 @@ def test_planted_counterexamples_are_never_robust(factor: float, method: str) ->
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        (name, method)
-        for method in sorted(BOUNDING)
+        (name, "alpha(steps=4)" if method == "alpha" else method)
+        for method in sorted(BOUNDING, key=lambda method: method not in LONGER)
         for name in (NETWORKS if method not in LONGER else ("fc", "max pool"))
     ],
 )

@@ -27,7 +27,7 @@ SCIP = pytest.mark.skipif(importlib.util.find_spec("pyscipopt") is None, reason=
         "certify mip(seconds=2, tighten='lp')",
         pytest.param("certify mip(seconds=2, solver='scip')", marks=SCIP),
         "certify auto(nodes=50, restarts=1)",
-        "radius mip(seconds=2)",
+        "radius mip(seconds=0.5)",
     ],
 )
 def test_reported(seed, method):

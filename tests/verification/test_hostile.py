@@ -14,7 +14,8 @@ from relucert.networks.network import Network
 
 CERTIFY = ("region", "ibp", "crown", "alpha", "lipschitz", "bab(nodes=20)", "mip(seconds=2)")
 RADIUS = (
-    "region", "region(regions=1)", "region(regions=None)", "region(facets=False)", "crown", "bab(nodes=20)", "mip(seconds=2)",
+    "region", "region(regions=1)", "region(regions=None)", "region(facets=False)", "crown", "bab(nodes=20)",
+    "mip(seconds=0.5)",
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def test_radii_do_not_exceed_the_distance(name, method, box):
     x, y = torch.tensor([[centre]], dtype=torch.float64), torch.tensor([0])
     if int(net.predict(x)) != 0:
         pytest.skip("the order of summation of this machine makes the executed class another")
-    assert float(rc.radius(net, x, y, math.inf, box, method, timeout=5.0).lower) <= truth
+    assert float(rc.radius(net, x, y, math.inf, box, method, timeout=1.0).lower) <= truth
 
 
 @pytest.mark.parametrize("method", CERTIFY)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 import relucert as rc
 from relucert.experiments.bounds import CASES, UNIVERSAL, Case, relaxation_error
 from zoo import published as network_of
 
-#: Three convolutional networks have the same layers: one of them is enough in `make test`.
-SAME_LAYERS = ("kw_fmnist.safetensors", "wk17a_mnist.safetensors")
-TABLE = [pytest.param(case, marks=pytest.mark.slow if case.model in SAME_LAYERS else ()) for case in CASES]
+#: Three convolutional networks have the same layers, and one network has three figures: some are enough in `make test`.
+SLOW = [case for case in CASES if case.model in ("kw_fmnist.safetensors", "wk17a_mnist.safetensors")]
+SLOW += [case for case in CASES if case.model == UNIVERSAL and case.p == math.inf and not case.box]
+TABLE = [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -36,5 +40,6 @@ def test_kw_is_as_published(error_of, case):
 def test_the_box_helps_in_l2(error_of):
     case = next(case for case in CASES if case.p == 2)
     assert case.model == UNIVERSAL
+    case = replace(case, points=200)
     within, without = (error_of(case, rc.Ball(2, case.eps, box)) for box in ((0.0, 1.0), None))
     assert within < without

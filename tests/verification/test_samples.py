@@ -1,5 +1,6 @@
-"""Half a million samples (two million with the slow cases), and attacks, against every bounding method: no sample leaves a
-bound, none breaks a proof.
+"""A third of a million samples (two million with the slow cases), and attacks, against every bounding method.
+
+No sample leaves a bound, none breaks a proof.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def points_of(net: Network, x: Tensor, y: Tensor, ball: rc.Ball) -> Tensor:
     return torch.cat(found, 1)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @names
 @balls
 def test_no_sample_and_no_attack_leaves_a_bound(name: str, p: float, box: tuple[float, float] | None) -> None:
@@ -62,7 +63,7 @@ def test_no_sample_and_no_attack_leaves_a_bound(name: str, p: float, box: tuple[
         assert bool((margins >= proved - 1e-11 * (1 + margins.abs())).all()), method.name
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @names
 @balls
 def test_no_sample_and_no_attack_breaks_a_proof(name: str, p: float, box: tuple[float, float] | None) -> None:

@@ -55,6 +55,7 @@ def assert_radii(net: Network, x: Tensor, ball: Ball, moved: Deviations) -> None
             away = balls.project(centre, away.detach() + gradient / length)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 def test_no_point_of_the_ball_goes_farther(name: str, ball: Ball) -> None:

@@ -22,7 +22,7 @@ from zoo import NETWORKS, problem
 BALLS = [Ball(math.inf, 0.08), Ball(math.inf, 0.5, box=None), Ball(2, 0.4), Ball(1.5, 0.6, box=None), Ball(3, 0.3)]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> None:

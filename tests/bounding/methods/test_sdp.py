@@ -29,6 +29,7 @@ from zoo import NETWORKS, inputs, network, problem
 BALLS = [Ball(2, 0.05, box=None), Ball(2, 0.4), Ball(2, 1.0, box=None), Ball(math.inf, 0.08)]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("ball", BALLS, ids=repr)
 def test_no_point_of_the_ball_has_a_smaller_margin(name: str, ball: Ball) -> None:

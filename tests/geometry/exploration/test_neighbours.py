@@ -70,6 +70,7 @@ def test_intervals_hold_the_truth(name: str, p: float, box: Any) -> None:
         lower = found.lower
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("facets", [True, False])
 @norms
 def test_more_regions_are_never_worse(p: float, facets: bool) -> None:

@@ -277,7 +277,7 @@ def test_max_pools_and_leaky_units_are_decided_in_every_norm(name, p):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_max_pools_are_decided_just_inside_and_just_outside_their_distance(name, p, dtype):
     net = with_pools(name, dtype)
-    x = inputs(net, 3)
+    x = inputs(net, 2)
     y = net.predict(x)
     distance = rc.radius(net, x, p=p, method="mip")
     known = distance.upper.isfinite()
@@ -289,7 +289,7 @@ def test_max_pools_are_decided_just_inside_and_just_outside_their_distance(name,
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_radii_of_networks_with_max_pools_are_narrow(p):
     net = network("max pool")
-    x = inputs(net, 3)
+    x = inputs(net, 2)
     found = rc.radius(net, x, p=p, method="auto", tol=0.01)
     assert bool((found.upper <= found.lower * 1.0101).all())
     if p != 2:
@@ -298,7 +298,7 @@ def test_radii_of_networks_with_max_pools_are_narrow(p):
         assert bool((found.upper >= truth.lower).all())
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_counterexamples_planted_behind_max_pools_are_never_called_robust(size, p):

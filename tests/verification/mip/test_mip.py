@@ -67,6 +67,7 @@ def test_bounds_may_come_from_anywhere(name):
     assert Verdict.UNKNOWN not in verdicts[0]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("p", [1.0, math.inf])
 def test_distortions_are_the_exact_distances(name, p):
@@ -135,6 +136,7 @@ def test_a_start_that_nothing_is_within_is_a_bound():
     torch.testing.assert_close(witnesses.distance, truth, rtol=1e-5, atol=0)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("depth", [[12], [10, 8]])
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-7])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -236,7 +238,7 @@ def test_what_a_solver_does_not_say_is_not_believed(monkeypatch):
 def decided_by_bab():
     """A network, inputs, a ball, and their verdicts and radii by branch and bound."""
     net = network("fc deep")
-    x = inputs(net, 4)
+    x = inputs(net, 2)
     ball = rc.Ball(math.inf, 0.3)
     return net, x, ball, rc.certify(net, x, net.predict(x), ball, "bab"), rc.radius(net, x, p=math.inf, method="bab")
 
