@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,9 @@ from relucert.networks.network import Network
 @dataclass(frozen=True, kw_only=True)
 class Bounding(Method):
     """A method that bounds margins over a ball: it starts from bounds of the units, and goes on from there."""
+
+    #: Whether the method is quick and sharp enough in float32 to be tried there first.
+    single: ClassVar[bool] = False
 
     @property
     def contains(self) -> tuple[Bounding, ...]:

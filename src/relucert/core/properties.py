@@ -82,6 +82,10 @@ class Property:
         """The same property in another dtype or on another device."""
         return Property(self.rows.to(device, dtype), self.offsets.to(device, dtype))
 
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Whether all numbers of the property are numbers of a dtype."""
+        return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in (self.rows, self.offsets))
+
 
 def class_stays(
     y: Int[Tensor, " batch"],

@@ -33,6 +33,7 @@ class Alpha(AfterCROWN):
     """
 
     name = "alpha"
+    single = True
     steps: int = 20
     inner: int = 0
     rate: float = 0.3

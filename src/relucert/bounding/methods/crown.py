@@ -27,6 +27,7 @@ class CROWN(Bounding):
     """
 
     name = "crown"
+    single = True
     budget: int = BUDGET
 
     def start(

@@ -27,6 +27,7 @@ class IBP(Bounding):
     """Intervals from node to node; exact up to the first switching node. Margins grow as ball and box shrink."""
 
     name = "ibp"
+    single = True
 
     def start(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None

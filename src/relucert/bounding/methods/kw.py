@@ -26,6 +26,7 @@ class KW(Bounding):
     """
 
     name = "kw"
+    single = True
     intervals: bool = False
     budget: int = BUDGET
 
