@@ -36,7 +36,7 @@ from relucert.core.rounding import gamma
 from relucert.networks.affine_map import chain, one_hot, to_roots
 from relucert.networks.network import Network
 from relucert.networks.nodes import Switching
-from relucert.networks.patches import Filters, patches
+from relucert.networks.patches import Filters, pairs, patches
 from relucert.networks.traversal import Graph, Node, affine_ancestors, propagate
 
 BUDGET = 2**29  # bytes of temporaries
@@ -170,8 +170,9 @@ class _PreactivationBounds(ChargedIntervals):
             return known
         intervals = self.tightening.intervals
         if self.backward.patched(source):
-            within = self.backward.local(self.relaxations, charge)
-            return within.meet(known) if intervals else within
+            if intervals:
+                return self.backward.local_unstable(self.relaxations, known, charge)
+            return self.backward.local(self.relaxations, charge)
         everything = not (intervals and node.op.decided_by_sign)
         return self.backward.refined(
             source, known, self.relaxations, charge, everything=everything, intervals=intervals
@@ -284,6 +285,42 @@ class BackwardBounds:
             return Interval(low, high)
         cost = self._local_cost(relaxed, charge)
         return Interval(lowered(low, cost), -lowered(-high, cost))
+
+    def local_unstable(self, relaxations: Relaxations, known: Interval, charge: Charge | None) -> Interval:
+        """The bounds of the node whose rows are patches: known ones, tightened for its unstable units."""
+        assert self.pair is not None
+        first, second = self.pair
+        relaxed = relaxations[second.core.inputs[0]]
+        assert isinstance(relaxed, ReLURelaxation)
+        whole = Filters.of(second)
+        value, offset = self.graph.values(self.x, [first.last])[first.last], second.offset(self.x)
+        at_x = relaxed.convolved(value, whole)
+        ends = at_x.lower + offset, at_x.upper + offset
+        if charge is not None:
+            cost = self._local_cost(relaxed, charge)
+            ends = lowered(ends[0], cost), -lowered(-ends[1], cost)
+        below, above = whole.seen(relaxed.below), whole.seen(relaxed.above)
+        slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
+        eps = self.ball.reach(self.x)
+        low, high = known.lower.clone(), known.upper.clone()
+        for some in pairs(first, second, self.graph[0].shape, known.unstable.detach()):
+            position = some.place[0] * second.shape[2] + some.place[1]
+            lower, upper = below[position][some.batch], above[position][some.batch]
+            rising = some.weights > 0
+            rows = some.rows(torch.where(rising, lower, upper)), -some.rows(torch.where(rising, upper, lower))
+            room = [
+                None if slack is None else slack[some.batch][:, :, some.window[0], some.window[1]].repeat(2, 1, 1, 1)
+                for slack in slacks
+            ]
+            # Both ends of every unit are minima over the ball of its own example.
+            least, _ = linear_minimum(
+                torch.cat(rows).unsqueeze(1), self.ball.p, eps[some.batch].repeat(2), *room, budget=self.budget
+            )
+            fall, rise = least[:, 0].split(len(some.batch))
+            at = (some.batch, some.maps, torch.tensor(some.place[0]), torch.tensor(some.place[1]))
+            low = low.index_put(at, torch.maximum(known.lower[at], ends[0][at] + fall))
+            high = high.index_put(at, torch.minimum(known.upper[at], ends[1][at] - rise))
+        return Interval(low, high)
 
     @torch.no_grad()
     def _local_cost(self, relaxed: ReLURelaxation, charge: Charge) -> Float[Tensor, " batch *shape"]:
