@@ -169,14 +169,26 @@ class _PreactivationBounds(ChargedIntervals):
         if self.tightening.rule is None:
             return known
         intervals = self.tightening.intervals
-        if self.backward.patched(source):
-            if intervals:
-                return self.backward.local_unstable(self.relaxations, known, charge)
-            return self.backward.local(self.relaxations, charge)
         everything = not (intervals and node.op.decided_by_sign)
-        return self.backward.refined(
-            source, known, self.relaxations, charge, everything=everything, intervals=intervals
-        )
+        if self.backward.patched(source) and not intervals:
+            return self.backward.local(self.relaxations, charge)
+        for lines in [self.relaxations] if everything else self._stages():
+            if self.backward.patched(source):
+                known = self.backward.local_unstable(lines, known, charge)
+            else:
+                known = self.backward.refined(source, known, lines, charge, everything=everything, intervals=intervals)
+        return known
+
+    def _stages(self) -> list[dict[int, ReLURelaxation | MaxPoolRelaxation]]:
+        """Relaxations in the order in which they are tried: parallel lines first, which give both ends of a unit at once.
+
+        Units that are stable by then need no more.
+        """
+        every = self.relaxations
+        pools = any(isinstance(line, MaxPoolRelaxation) for line in every.values())
+        if pools or all(line.parallel for line in every.values()):
+            return [every]
+        return [{i: line.parallel_lines() for i, line in every.items() if isinstance(line, ReLURelaxation)}, every]
 
 
 class Chosen(NamedTuple):
@@ -307,7 +319,8 @@ class BackwardBounds:
             position = some.place[0] * second.shape[2] + some.place[1]
             lower, upper = below[position][some.batch], above[position][some.batch]
             rising = some.weights > 0
-            rows = some.rows(torch.where(rising, lower, upper)), -some.rows(torch.where(rising, upper, lower))
+            falling = some.rows(torch.where(rising, lower, upper))
+            rows = falling, -falling if relaxed.parallel else -some.rows(torch.where(rising, upper, lower))
             room = [
                 None if slack is None else slack[some.batch][:, :, some.window[0], some.window[1]].repeat(2, 1, 1, 1)
                 for slack in slacks

@@ -75,6 +75,10 @@ class ReLURelaxation:
         back, low, cost = pull_through_relu(rows.flatten(2), below, above, offset, self.charge)
         return Pulled(back.reshape(rows.shape), low, None, cost)
 
+    def parallel_lines(self) -> ReLURelaxation:
+        """The relaxation with the chord's slope below as well: one backward propagation serves both ends of a unit."""
+        return ReLURelaxation(self.above, self.above, self.offset, charge=self.charge)
+
     def restrict(self, batch: Int[Tensor, " n"]) -> ReLURelaxation:
         """The relaxation of some examples."""
         above, charge = self.above[batch], None if self.charge is None else self.charge[batch]
