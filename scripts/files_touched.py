@@ -3,8 +3,8 @@
 python scripts/files_touched.py            prints the count of every case: norm, and method that decides
 python scripts/files_touched.py --verbose  prints the files as well
 
-A small network on the embedded digits, trained with a fixed seed, and a few radii of each norm: the region theorem, attacks,
-CROWN and branch and bound each decide some inputs. Of every norm, radius and method that decides, one input is counted. Code
+A small network on the embedded digits, trained with a fixed seed, and a few radii of each norm: attacks, CROWN and branch and
+bound each decide some inputs. Of every norm, radius and method that decides, one input is counted. Code
 that runs when a module is imported does not count.
 """
 
@@ -25,7 +25,7 @@ PACKAGE = str(Path(rc.__file__).parent)
 FILES = 40
 INPUTS = 60
 RADII = {math.inf: (1e-4, 0.05), 2.0: (1e-3, 0.4), 1.0: (1e-3, 2.0)}
-NEEDED = {"region", "pgd", "crown", "apgd", "bab"}
+NEEDED = {"pgd", "crown", "apgd", "bab"}
 
 
 def small_network() -> rc.Network:

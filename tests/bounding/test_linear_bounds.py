@@ -11,11 +11,12 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
+from relucert.bounding.backward_bounds import BackwardBounds
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
-from relucert.bounding.preactivations import BackwardBounds, Tightening, unit_bounds
+from relucert.bounding.preactivations import Tightening, unit_bounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput

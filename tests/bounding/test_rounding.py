@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import exact
 import relucert as rc
-from relucert.bounding.base import Bounding
 from relucert.bounding.interval import Interval
+from relucert.bounding.preactivations import Bounding
 from relucert.bounding.relaxation import MaxPoolRelaxation, Rule, relax
 from relucert.bounding.rounding import Margins, rounding_over
 from relucert.core.ball import Ball

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import relucert as rc
 from asserts import assert_affine_on_region, assert_sound
 from relucert.bounding._spectral import affine_part, node_bound
-from relucert.bounding.base import Bounding
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
+from relucert.bounding.preactivations import Bounding
 from relucert.core.ball import Ball
 from relucert.core.errors import CheckpointError, InvalidInput, UnsupportedLayer
 from relucert.core.properties import class_stays

@@ -2,45 +2,41 @@
 
 Node after node: first interval arithmetic, then, for the units that are still unstable, backward propagation through the linear
 relaxations of the nodes before. A node without a switching node before it is linear, and its bounds are exact.
+
+`Bounding` is what every bounding method promises: bounds of all units and, from these, of a property's margins.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
 from relucert.bounding.rounding import (
-    RAISED,
     Accuracy,
     Charge,
     ChargedIntervals,
-    Magnitudes,
+    Margins,
     Rounding,
     State,
-    lowered,
+    absolute,
     rounding_over,
 )
 from relucert.core.ball import Ball
-from relucert.core.linear_minimum import linear_minimum, linear_range
-from relucert.core.norms import dual, norm
+from relucert.core.methods import Method
+from relucert.core.properties import Property
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import chain, one_hot, to_roots
+from relucert.networks.affine_map import transpose_rows
 from relucert.networks.network import Network
-from relucert.networks.nodes import Switching
-from relucert.networks.patches import Filters, pairs, patches
-from relucert.networks.traversal import Graph, Node, affine_ancestors, propagate
-
-BUDGET = 2**29  # bytes of temporaries
-PIECE = 2**26  # bytes of temporaries of one backward propagation
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.traversal import Node, affine_ancestors, propagate
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +94,54 @@ class UnitBounds:
         return {
             node.index: relax(node.op, self.inputs[node.index], rule, self.drift(node.index)) for node in net.switches
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounding(Method):
+    """A method that bounds margins over a ball: it starts from bounds of the units, and goes on from there."""
+
+    #: Whether the method is quick and sharp enough in float32 to be tried there first.
+    single: ClassVar[bool] = False
+
+    @property
+    def contains(self) -> tuple[Bounding, ...]:
+        """Cheaper methods that prove no more; each can go on from the units' bounds of the one before it."""
+        return ()
+
+    def units(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Bounds of all units, as good as the method makes them."""
+        return self.start(net, x, ball)
+
+    def start(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
+    ) -> UnitBounds:
+        """The bounds of the units that it starts from.
+
+        With `executed`, the dtype that the network runs in, rounding is charged, here and in margins that go on from here.
+        """
+        raise NotImplementedError(self.name)
+
+    def prove(
+        self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
+    ) -> tuple[UnitBounds, Margins]:
+        """From known bounds of the units, whoever found them: its own, and lower bounds on the property's margins.
+
+        Rounding is charged where the known bounds charge it.
+        """
+        raise NotImplementedError(self.name)
+
+    def proceed(
+        self, net: Network, known: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
+    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
+        """As `prove`, with the margins as computed."""
+        units, margins = self.prove(net, known, x, ball, prop)
+        return units, margins.computed
+
+    def solve(
+        self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property
+    ) -> tuple[UnitBounds, Float[Tensor, " batch specs"]]:
+        """Bounds of all units, and lower bounds on the property's margins over the ball."""
+        return self.proceed(net, self.start(net, x, ball), x, ball, prop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,245 +235,52 @@ class _PreactivationBounds(ChargedIntervals):
         return [{i: line.parallel_lines() for i, line in every.items() if isinstance(line, ReLURelaxation)}, every]
 
 
-class Chosen(NamedTuple):
-    """Some examples of a batch, units (n, rows) of each, and which of these units are needed.
-
-    Rows that only fill up the table are not needed, and their bounds must not be used: answers must be independent of batch
-    composition.
-    """
-
-    batch: Int[Tensor, " n"]
-    units: Int[Tensor, " n rows"]
-    needed: Bool[Tensor, " n rows"]
-
-
-class BackwardBounds:
-    """Bounds of a node's units over a ball by backward propagation, in pieces that fit a memory budget; for one batch."""
-
-    def __init__(self, graph: Graph, x: Tensor, ball: Ball, budget: int, rounding: Rounding | None = None):
-        self.graph, self.x, self.ball, self.budget, self.rounding = graph, x, ball, budget, rounding
-        steps = chain(graph)
-        # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
-        two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
-        self.pair = (steps[0], steps[1]) if steps is not None and two and not steps[1].before else None
-
-    def switched(self, node: int) -> bool:
-        """Whether a switching node lies between the input and this node."""
-        return affine_ancestors(self.graph, node)[1] != [0]
-
-    def linear(self, node: int, known: Interval, charge: Charge | None) -> Interval:
-        """The exact bounds of a node without a switching node before it, whose rows are the same for all examples."""
-        if math.isinf(self.ball.p) and self._mixes_once(node):
-            return known  # the ball is a box, and of a box one layer's intervals are exact
-        shape, size = self.graph[node].shape, math.prod(self.graph[node].shape)
-        rows: list[Tensor] = []
-        offsets: list[Tensor] = []
-        for units in torch.arange(size, device=self.x.device).split(self._rows_at_once()):
-            exact = to_roots(self.graph, node, one_hot(units[None], shape, self.x.dtype))
-            direct = exact.rows.get(0, self.x.new_zeros(1, len(units), *self.graph[0].shape))
-            rows.append(direct[0].flatten(1))
-            offsets.append(exact.offset[0])
-        every, offset = torch.cat(rows), torch.cat(offsets)
-        value = self.x.flatten(1) @ every.T + offset
-        length, eps = norm(every, dual(self.ball.p)), self.ball.reach(self.x)[:, None]
-        # Zero weights do not move at any eps: inf * 0 would be NaN.
-        reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
-        if charge is not None:
-            with torch.no_grad():
-                own = charge.steps * (charge.largest @ every.abs().T + offset.abs())
-                reach = reach + RAISED * (own + charge.drift.sum(1) + charge.lost[:, None])
-        free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
-        if self.ball.box is None:
-            return free
-        low, high = free.lower.flatten(1), free.upper.flatten(1)
-        for chosen in self.chosen(free.unstable.flatten(1)):
-            batch, units, _ = chosen
-            chosen_rows = every[units].reshape(*units.shape, *self.x.shape[1:])
-            cost = some = None
-            if charge is not None:
-                some = charge.restrict(batch)
-                cost = some.drift.gather(2, units.unsqueeze(1).expand(-1, 2, -1)).mT.clone()
-            functional = Functional(chosen_rows, offset[units], offset[units], cost, some)
-            ends = functional.range(self.x[batch], self.ball.restrict(batch))
-            low, high = tightened((low, high), chosen, ends, keep=True)
-        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-
-    def patched(self, node: int) -> bool:
-        """Whether the rows of a node are patches: it is a convolution behind a convolution."""
-        return self.pair is not None and node == self.pair[1].last
-
-    def taps(self) -> int:
-        """The number of entries that all positions of a node with patches see together, in one example."""
-        assert self.pair is not None
-        return math.prod(self.pair[1].shape[1:]) * self.pair[1].weight()[0].numel()
-
-    def local(self, relaxations: Relaxations, charge: Charge | None) -> Interval:
-        """The bounds of all units of the node whose rows are patches."""
-        assert self.pair is not None
-        first, second = self.pair
-        relaxed = relaxations[second.core.inputs[0]]
-        assert not isinstance(relaxed, MaxPoolRelaxation)
-        value = self.graph.values(self.x, [first.last])[first.last]
-        at_x, offset = relaxed.convolved(value, Filters.of(second)), second.offset(self.x)
-        low, high = at_x.lower + offset, at_x.upper + offset
-        slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
-        eps = self.ball.reach(self.x)
-
-        def rows(rising: Tensor, falling: Tensor | None) -> Iterator[tuple[Tensor, tuple[Tensor | None, ...]]]:
-            """The rows of every position, and the slacks of the pixels they belong to."""
-            for patch in patches(first, second, self.graph[0].shape, rising, falling):
-                yield patch.rows, tuple(None if slack is None else patch.cut(slack) for slack in slacks)
-
-        p, budget = self.ball.p, self.budget
-        if relaxed.parallel:
-            ends = [linear_range(own, p, eps, *slack, budget=budget) for own, slack in rows(relaxed.above, None)]
-            least, most = ([pair[side] for pair in ends] for side in (0, 1))
-        else:
-            falling, rising = rows(relaxed.below, relaxed.above), rows(relaxed.above, relaxed.below)
-            least = [linear_minimum(own, p, eps, *slack, budget=budget)[0] for own, slack in falling]
-            most = [-linear_minimum(-own, p, eps, *slack, budget=budget)[0] for own, slack in rising]
-
-        def placed(by_position: list[Tensor]) -> Tensor:
-            return torch.stack(by_position, 2).unflatten(2, second.shape[1:])
-
-        low, high = low + placed(least), high + placed(most)
-        if charge is None:
-            return Interval(low, high)
-        cost = self._local_cost(relaxed, charge)
-        return Interval(lowered(low, cost), -lowered(-high, cost))
-
-    def local_unstable(self, relaxations: Relaxations, known: Interval, charge: Charge | None) -> Interval:
-        """The bounds of the node whose rows are patches: known ones, tightened for its unstable units."""
-        assert self.pair is not None
-        first, second = self.pair
-        relaxed = relaxations[second.core.inputs[0]]
-        assert isinstance(relaxed, ReLURelaxation)
-        whole = Filters.of(second)
-        value, offset = self.graph.values(self.x, [first.last])[first.last], second.offset(self.x)
-        at_x = relaxed.convolved(value, whole)
-        ends = at_x.lower + offset, at_x.upper + offset
-        if charge is not None:
-            cost = self._local_cost(relaxed, charge)
-            ends = lowered(ends[0], cost), -lowered(-ends[1], cost)
-        below, above = whole.seen(relaxed.below), whole.seen(relaxed.above)
-        slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
-        eps = self.ball.reach(self.x)
-        low, high = known.lower.clone(), known.upper.clone()
-        for some in pairs(first, second, self.graph[0].shape, known.unstable.detach()):
-            position = some.place[0] * second.shape[2] + some.place[1]
-            lower, upper = below[position][some.batch], above[position][some.batch]
-            rising = some.weights > 0
-            falling = some.rows(torch.where(rising, lower, upper))
-            rows = falling, -falling if relaxed.parallel else -some.rows(torch.where(rising, upper, lower))
-            room = [
-                None if slack is None else slack[some.batch][:, :, some.window[0], some.window[1]].repeat(2, 1, 1, 1)
-                for slack in slacks
-            ]
-            # Both ends of every unit are minima over the ball of its own example.
-            least, _ = linear_minimum(
-                torch.cat(rows).unsqueeze(1), self.ball.p, eps[some.batch].repeat(2), *room, budget=self.budget
-            )
-            fall, rise = least[:, 0].split(len(some.batch))
-            at = (some.batch, some.maps, torch.tensor(some.place[0]), torch.tensor(some.place[1]))
-            low = low.index_put(at, torch.maximum(known.lower[at], ends[0][at] + fall))
-            high = high.index_put(at, torch.minimum(known.upper[at], ends[1][at] - rise))
-        return Interval(low, high)
-
-    @torch.no_grad()
-    def _local_cost(self, relaxed: ReLURelaxation, charge: Charge) -> Float[Tensor, " batch *shape"]:
-        """What rounding costs the bounds of units whose rows are patches.
-
-        The coefficients of the first convolution's units are weights of the second, so the charges at these units go through
-        its absolute weights. Rows on the receptive field are at most |second| |first|.
-        """
-        assert self.pair is not None
-        first, second = self.pair
-        largest = charge.largest.reshape(self.x.shape)
-        sizes = propagate(self.graph, Magnitudes(), {0: largest}, [first.last])[first.last]
-        filters = Filters.of(second)
-        field = max(charge.steps, gamma(filters.weight[0].numel() + 16, self.x.dtype))
-        assert relaxed.charge is not None
-        each = relaxed.charge.sum(1).reshape(sizes.shape) + 4 * field * (sizes + relaxed.offset)
-        passed = replace(filters, weight=filters.weight.abs()).apply(each)
-        offset = gamma(8, self.x.dtype) * second.offset(self.x).abs()
-        return passed + offset + charge.drift.sum(1).reshape(passed.shape) + charge.lost.reshape(-1, 1, 1, 1)
-
-    def refined(
-        self,
-        node: int,
-        known: Interval,
-        relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation],
-        charge: Charge | None,
-        *,
-        everything: bool,
-        intervals: bool,
-    ) -> Interval:
-        """The bounds of a node by backward propagation from its unstable units, or from every unit.
-
-        `intervals` keeps a known bound where it is tighter.
-        """
-        shape = self.graph[node].shape
-        low, high = known.lower.flatten(1), known.upper.flatten(1)
-        needed = torch.ones_like(low, dtype=torch.bool) if everything else known.unstable.flatten(1)
-        both = all(relaxation.parallel for relaxation in relaxations.values())
-        for chosen in self.chosen(needed, 1 if both else 2):
-            batch, units, _ = chosen
-            some = {index: relaxation.restrict(batch) for index, relaxation in relaxations.items()}
-            picked = one_hot(units, shape, self.x.dtype)
-            ball, x = self.ball.restrict(batch), self.x[batch]
-            part = None if charge is None else charge.restrict(batch)
-            if both:
-                below, above = pull_back(self.graph, node, picked, some, part).range(x, ball)
-            else:
-                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some, part).lower(x, ball)
-                below, above = ends.split(units.shape[1], 1)
-                above = -above
-            low, high = tightened((low, high), chosen, (below, above), keep=intervals)
-        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-
-    def _rows_at_once(self) -> int:
-        widest = max(math.prod(node.shape) for node in self.graph)
-        size = 6 * widest * (torch.finfo(self.x.dtype).bits // 8)
-        # Beyond the cache propagation is bound by memory: pieces of some megabytes are faster than all at once.
-        return max(1, min(self.budget, PIECE) // size)
-
-    def chosen(self, needed: Bool[Tensor, " batch units"], functionals: int = 1) -> Iterator[Chosen]:
-        """The needed units in pieces, for so many functionals of each unit."""
-        at_once = max(1, self._rows_at_once() // functionals)
-        counts = needed.sum(1)
-        order = counts.argsort(descending=True)
-        start = 0
-        while start < len(order):
-            wide = int(counts[order[start]])
-            if wide == 0:
-                return
-            batch = order[start : start + max(1, at_once // wide)]
-            start += len(batch)
-            # The needed units of each example first.
-            units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
-            for part in units.split(at_once, 1):
-                yield Chosen(batch, part, needed[batch].gather(1, part))
-
-    def _mixes_once(self, node: int) -> bool:
-        """Whether at most one node between the input and this one mixes pixels, on a path without branches."""
-        nodes = affine_ancestors(self.graph, node)[0]
-        return all(len(inner.inputs) == 1 for inner in nodes) and sum(not inner.op.elementwise for inner in nodes) <= 1
+def interval_margins(net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, prop: Property) -> Margins:
+    """The margins from the intervals of the node before the logits: the property's rows go through the last matrix."""
+    inside, _ = affine_ancestors(net.graph, len(net.graph) - 1)
+    within = _last_input(net, bounds, x, ball, inside)
+    if within is None:  # several affine nodes stand between the last switch and the logits
+        cost = None
+        if bounds.rounding is not None:
+            cost = _rounded(prop.rows, absolute(bounds.logits), prop.classes)
+        return Margins.charged(_over(bounds.logits, prop.rows), cost).plus(prop.offsets)
+    (last,) = inside
+    (rows,) = transpose_rows(last.op, prop.rows)
+    margins, cost = _over(within, rows) + prop.rows @ last.op.offset(x)[0], None
+    if bounds.rounding is not None:
+        with torch.no_grad():
+            # Products with the matrix, and sums over its columns.
+            size = last.op.magnitude(absolute(within))
+            cost = _rounded(prop.rows, size, math.prod(within.lower.shape[1:]) + last.op.adjoint_terms)
+            drift = bounds.rounding.at_logits().drift
+            cost = cost + prop.rows.abs() @ drift.mT
+    return Margins.charged(margins, cost).plus(prop.offsets)
 
 
-def tightened(
-    known: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor], *, keep: bool
-) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds (batch, units) with those of the chosen units replaced by new ones (n, rows).
+def _last_input(net: Network, bounds: UnitBounds, x: Tensor, ball: Ball, inside: list[Node[Affine]]) -> Interval | None:
+    """The interval of the last affine node's input, if the node has one and nothing else is between it and its root."""
+    if len(inside) != 1 or len(inside[0].inputs) != 1:
+        return None
+    source = inside[0].inputs[0]
+    if source == 0:
+        return Interval(*ball.hull(x))
+    if source not in bounds.inputs:
+        return None
+    rule = ChargedIntervals(None if bounds.rounding is None else Accuracy(net.graph, bounds.rounding.fresh()))
+    known = {net.graph[source].inputs[0]: State(bounds.inputs[source])}
+    return propagate(net.graph, rule, known, [source])[source].within
 
-    With `keep`, the tighter of old and new bounds stays. Rows that are not needed change nothing.
-    """
-    batch, units, needed = chosen
-    place = (batch[:, None].expand_as(units), units)
-    low, high = (bound[place] for bound in known)
-    below, above = new
-    if keep:
-        below, above = torch.maximum(below, low), torch.minimum(above, high)
-    return (
-        known[0].index_put(place, torch.where(needed, below, low)),
-        known[1].index_put(place, torch.where(needed, above, high)),
-    )
+
+@torch.no_grad()
+def _rounded(rows: Tensor, size: Tensor, count: int) -> Float[Tensor, " batch specs 2"]:
+    """What rounding costs a sum of `count` products whose absolute values add up to rows times size."""
+    cost = gamma(count + 16, rows.dtype) * (rows.abs() @ size.flatten(1).unsqueeze(2))
+    return torch.cat([cost + torch.finfo(rows.dtype).tiny * count, torch.zeros_like(cost)], 2)
+
+
+def _over(within: Interval, rows: Tensor) -> Tensor:
+    """The smallest value of linear functionals over an interval."""
+    centre, reach = (within.lower + within.upper) / 2, (within.upper - within.lower) / 2
+    flat = rows.flatten(2)
+    ends = (flat @ centre.flatten(1).unsqueeze(2)) - (flat.abs() @ reach.flatten(1).unsqueeze(2))
+    return ends.squeeze(2)

@@ -38,7 +38,7 @@ from relucert.core.ball import Ball
 from relucert.core.norms import dual
 from relucert.core.rounding import gamma
 from relucert.networks.network import Network
-from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Switching
+from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import ForwardRule, Graph, Node, propagate
 
 #: Pays for the rounding of the charges themselves, sums of positive terms.
@@ -173,10 +173,9 @@ class Accuracy:
         info, there = torch.finfo(size.dtype), torch.finfo(self.rounding.executed)
         read = self.readers[node.index] + self.readers[node.inputs[0]]
         # Slopes and products with slopes; overlapping windows of a pool are added up.
-        own = gamma(_MORE + read + (node.op.most() if isinstance(node.op, MaxPool2d) else 0), size.dtype) * size
-        leaky = isinstance(node.op, ReLU) and node.op.slope != 0
+        own = gamma(_MORE + read + node.op.most(), size.dtype) * size
         # The executed slope is rounded, and so is the product with it.
-        runs = gamma(2, self.rounding.executed) * size + there.tiny if leaky else torch.zeros_like(size)
+        runs = gamma(2, self.rounding.executed) * size + there.tiny if node.op.slope else torch.zeros_like(size)
         total = torch.stack([own + info.tiny, runs], 1)
         total = RAISED * total if drift is None else RAISED * total + drift
         self.rounding.lost = self.rounding.lost + info.tiny * (1.0 + size.flatten(1).sum(1))
@@ -222,7 +221,7 @@ class ChargedIntervals(ForwardRule[State]):
 
     def switching(self, node: Node[Switching], value: State) -> State:
         within = self.intervals.switching(node, value.within)
-        if self.accuracy is not None and isinstance(node.op, ReLU) and node.op.slope != 0:
+        if self.accuracy is not None and node.op.slope:
             # A leaky slope is rounded, here and in the network as executed.
             there = torch.finfo(self.accuracy.rounding.executed)
             wider = (gamma(4, within.lower.dtype) + gamma(2, self.accuracy.rounding.executed)) * absolute(

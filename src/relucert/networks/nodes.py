@@ -126,10 +126,16 @@ class Switching:
     rule: ClassVar[str]
     #: Whether the sign of each entry decides its pattern, so that an entry of known sign is linear.
     decided_by_sign: ClassVar[bool] = False
+    #: The factor of what is not passed on unchanged: the slope of a leaky ReLU, whose product with a value is rounded.
+    slope: float = 0.0
 
     def apply(self, z: Tensor) -> Tensor:
         """The node's value."""
         raise NotImplementedError(self.kind)
+
+    def most(self) -> int:
+        """The number of values that the entry which makes most of them is in."""
+        return 1
 
     def pattern(self, z: Tensor) -> Tensor:
         """Which linear map is chosen at z."""

@@ -15,12 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
-from relucert.bounding.base import Bounding
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.base import Bounding
+from relucert.bounding.preactivations import Bounding
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval, concatenate, meets

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
-from relucert.bounding.base import Bounding
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
@@ -25,6 +24,7 @@ from relucert.bounding.methods.kw import KW
 from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
+from relucert.bounding.preactivations import Bounding
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
@@ -37,14 +37,13 @@ from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
 from relucert.verification.verifier import Budget, Decision, Query, RadiusMethod, Verifier
 
-Stage = RegionTheorem | Attack | Bound | TimedBound | BaB
+Stage = Attack | Bound | TimedBound | BaB
 
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
-#: The first verifiers of `auto`: the theorem for the region of x alone, a short attack, and a cheap bound.
-OWN_REGION = RegionTheorem(Region(regions=1))
-SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+#: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
 CHEAP_BOUND = Bound(CROWN())
+SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ class Auto(Method):
     def stages(self, p: float, *, single: bool = False, about_class: bool = True) -> tuple[Stage, ...]:
         """The verifiers in order for a ball of l_p; `single` says that the network has one layer of ReLUs.
 
-        Where the query is not about the class but about chosen targets, the theorem and the attacks are left out.
+        Where the query is not about the class but about chosen targets, the attacks are left out.
         """
         bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
         if single:
@@ -73,7 +72,7 @@ class Auto(Method):
         if not about_class:
             return CHEAP_BOUND, *bounds, last
         long_attack = Attack(APGD(steps=50, restarts=self.restarts, alike=True))
-        return OWN_REGION, SHORT_ATTACK, CHEAP_BOUND, long_attack, *bounds, last
+        return CHEAP_BOUND, SHORT_ATTACK, long_attack, *bounds, last
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """Decisions of the first verifier that decides; what stays open is named after branch and bound."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from oracles import least_margins
 from relucert.bounding._ball_relaxation import BallRelaxation
+from relucert.bounding.backward_bounds import BackwardBounds
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.lipschitz import Lipschitz, deviations
 from relucert.bounding.methods.sdp import SDP, ball_relaxations
-from relucert.bounding.preactivations import BackwardBounds
 from relucert.bounding.propagation import pull_back
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput

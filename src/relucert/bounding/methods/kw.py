@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.base import Bounding
-from relucert.bounding.preactivations import BUDGET, Tightening, UnitBounds, unit_bounds
+from relucert.bounding.backward_bounds import BUDGET
+from relucert.bounding.preactivations import Bounding, Tightening, UnitBounds, unit_bounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball

@@ -31,11 +31,11 @@ from relucert.bounding._spectral import (
     node_bound,
     row_norm_bounds,
 )
-from relucert.bounding.base import Bounding
+from relucert.bounding.backward_bounds import BUDGET
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
-from relucert.bounding.preactivations import BUDGET, UnitBounds
+from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.rounding import Accuracy, Charge, ChargedIntervals, Margins, Rounding, State, absolute
 from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_minimum

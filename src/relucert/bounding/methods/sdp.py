@@ -19,10 +19,11 @@ from torch import Tensor
 
 from relucert.bounding._ball_relaxation import BallRelaxation
 from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding.backward_bounds import BackwardBounds, tightened
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
-from relucert.bounding.preactivations import BackwardBounds, UnitBounds, tightened
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.bounding.rounding import Charge, Margins

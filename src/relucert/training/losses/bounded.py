@@ -18,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.methods.crown import mixed_margins
-from relucert.bounding.methods.ibp import IBP, interval_margins
+from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
+from relucert.bounding.preactivations import interval_margins
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network

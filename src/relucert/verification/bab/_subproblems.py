@@ -122,7 +122,7 @@ class SubProblems:
     ) -> Int[Tensor, " n"]:
         """The candidate (-1: none) with the best branching score, min + 0.1 max of the bounds of both children.
 
-        The children are bounded by one backward propagation each, without ascent; all positive margins count alike.
+        The children are bounded by one backward propagation each, without ascent; all positive margins count the same.
         """
         count, tried = units.shape
         if tried == 1:

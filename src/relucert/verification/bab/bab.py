@@ -27,11 +27,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from relucert.bounding.backward_bounds import BUDGET
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import BUDGET, UnitBounds
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from asserts import assert_sound
-from relucert.bounding.base import Bounding
-from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.verification.registry import BOUNDING

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from relucert.bounding import _relaxation_gradient as line_pull
-from relucert.bounding._relaxation_gradient import pull_through_relu
+from relucert.bounding.relaxation import pull_through_relu
 
 
 def drawn(by_row: bool, batch: int = 3, rows: int = 4, units: int = 5) -> tuple[Tensor, ...]:
