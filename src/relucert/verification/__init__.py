@@ -9,7 +9,7 @@ The way of one input through `certify(net, x, y, ball, "auto")`, file by file, i
    `Verifier.decide(query, budget)` is an iterator of `Decision`s, in the order in which they are made; `Outcome` is what a
    verifier knows of its batch, and where ROBUST and VULNERABLE are made.
 4. `_incomplete`: the region theorem (`geometry.theorem`), bounds (`bounding.methods`) and attacks (`attacks`) as verifiers. A
-   margin less the rounding error of its bound must exceed the evaluation error of the network (`bounding.rounding`).
+   margin must be positive after rounding was charged (`bounding.rounding`).
 5. `bab`: branch and bound, with `_subproblems`, `_counterexamples` and `_leaves` beside it. A counterexample is run through
    the network again (`networks.prediction`).
 
