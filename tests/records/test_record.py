@@ -306,7 +306,7 @@ def test_a_line_of_the_third_schema_keeps_its_key():
 
 
 def test_only_a_proof_covers_an_arithmetic():
-    assert example(verdict="robust", arithmetic="executed", executed=-math.inf, rounding=0).arithmetic == "executed"
+    assert example(verdict="robust", arithmetic="executed", executed=0.1, rounding=0).arithmetic == "executed"
     with pytest.raises(InvalidInput, match="arithmetic must be left out unless the verdict is robust, got 'real'"):
         example(verdict="unknown", arithmetic="real")
     with pytest.raises(InvalidInput, match="arithmetic must be 'executed', 'real' or None, got 'exact'"):

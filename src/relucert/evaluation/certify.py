@@ -139,7 +139,7 @@ class CertifyTask(Task[CertifyConfig]):
                 "rounding": None if math.isnan(found.rounding) else found.rounding,
                 "arithmetic": found.arithmetic or None,
                 "by": found.by,
-                "reason": found.reason or None,
+                "reason": str(found.reason) or None,
                 "claim": found.claim or None,
                 "seconds": found.seconds,
             }

@@ -112,7 +112,7 @@ def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision
         witness=witness if any(decision.witness is not None for decision in found) else None,
         method=[decision.by for decision in found],
         seconds=torch.tensor([decision.seconds for decision in found], dtype=x.dtype),
-        reason=[decision.reason for decision in found],
+        reason=[str(decision.reason) for decision in found],
         claim=[decision.claim for decision in found],
         executed=torch.tensor([decision.executed for decision in found], dtype=torch.float64, device=x.device),
         computed=torch.tensor([decision.computed for decision in found], dtype=torch.float64, device=x.device),
