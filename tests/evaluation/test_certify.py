@@ -121,10 +121,10 @@ def test_claims_of_a_solver_are_recorded_and_counted_as_no_proof(prop, tmp_path)
 
 @pytest.fixture
 def rounded(prop, trained):
-    """A configuration whose network adds 1e5 to all logits: in float32 that rounds by more than small margins."""
+    """A configuration whose network adds 1e6 to all logits: in float32 that rounds by more than small margins."""
     net = copy.deepcopy(trained)
     with torch.no_grad():
-        net.module[-1].bias += 1e5
+        net.module[-1].bias += 1e6
     rc.save(net, prop.model)
     return dataclasses.replace(prop, method="crown", eps=0.02)
 
