@@ -147,10 +147,13 @@ class Certificate(_Batch):
 
     @property
     def rounding(self) -> Float[Tensor, " batch"]:
-        """What the proved margins were charged for rounding, (batch,); NaN without one bound for the whole ball."""
+        """What the proved margins were charged for rounding, (batch,); NaN without one bound for the whole ball, and where
+        the verdict is VULNERABLE.
+        """
         assert self.computed is not None
         each = zip(self.computed.tolist(), self.margin.tolist(), strict=True)
-        return self.margin.new_tensor([rounding_of(computed, margin) for computed, margin in each])
+        charged = self.margin.new_tensor([rounding_of(computed, margin) for computed, margin in each])
+        return charged.masked_fill(self.which(Verdict.VULNERABLE), torch.nan)
 
     def which(self, verdict: Verdict) -> Bool[Tensor, " batch"]:
         """The mask of the examples with this verdict."""
