@@ -94,6 +94,7 @@ def test_certify_from_the_command_line(tmp_path, capsys):
     assert run(["certify", folder, "--data", "digits", "--points", "12", "--eps", "0.001", "--method", "kw"]) == 0
     out = capsys.readouterr().out
     assert "robust error " in out
+    assert " of them as executed" in out
     assert (
         run(["certify", folder, "--data", "digits", "--points", "20", "--eps", "0.001", "--method", "kw", "--json"])
         == 0
@@ -102,6 +103,19 @@ def test_certify_from_the_command_line(tmp_path, capsys):
     assert len(lines) == 21
     assert lines[-1]["summary"]["points"] == 20
     assert lines[-1]["summary"]["robust"] == sum(line["verdict"] == "robust" for line in lines[:-1]) > 10
+    for line in lines[:-1]:
+        assert (line["arithmetic"] is not None) == (line["verdict"] == "robust")
+        if line["verdict"] == "robust":
+            assert line["margin"] > line["executed"] > line["rounding"] > 0
+    few = ["certify", folder, "--data", "digits", "--points", "5", "--method", "kw"]
+    assert run([*few, "--eps", "0.001", "--arithmetic", "executed"]) == 0
+    out = capsys.readouterr().out
+    assert "kw, as executed" in out
+    assert "│ executed" in out
+    assert run([*few, "--eps", "0.5"]) == 0
+    assert "no: bound" in capsys.readouterr().out
+    assert run([*few, "--eps", "0.4", "--timeout", "1e-9"]) == 0
+    assert "no: time" in capsys.readouterr().out
     assert run(["radius", folder, "--data", "digits", "--points", "3", "--method", "ibp", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["lower"] > 0
 

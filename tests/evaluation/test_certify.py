@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from contextlib import closing
@@ -87,7 +88,11 @@ def test_clocks_are_said_to_have_stopped_a_search(prop):
 
 def test_deciders_are_named_in_a_word(prop):
     found = verdicts(dataclasses.replace(prop, method="crown", points=20))
-    assert set(map(decider, found.records)) <= {"prediction", "crown", "undecided (crown)"}
+    assert set(map(decider, found.records)) <= {"prediction", "crown", "undecided (bound)"}
+    old = dataclasses.replace(found.records[0], verdict="unknown", by=None, reason=None, arithmetic=None)
+    assert decider(old) == "undecided (crown)"
+    assert decider(dataclasses.replace(old, method="certify by auto as executed in 5 s")) == "undecided (auto)"
+    assert decider(dataclasses.replace(old, reason="highs did not solve the program")) == "undecided (crown)"
 
 
 def test_errors_of_workers_are_raised(prop):
@@ -112,3 +117,55 @@ def test_claims_of_a_solver_are_recorded_and_counted_as_no_proof(prop, tmp_path)
     robust = {record.index for record in proved.records if record.verdict == "robust"}
     assert {record.index for record in claimed} <= robust
     assert not any(record.claim for record in proved.records)
+
+
+@pytest.fixture
+def rounded(prop, trained):
+    """A configuration whose network adds 1e6 to all logits: in float32 that rounds by more than small margins."""
+    net = copy.deepcopy(trained)
+    with torch.no_grad():
+        net.module[-1].bias += 1e6
+    rc.save(net, prop.model)
+    return dataclasses.replace(prop, method="crown", eps=0.02)
+
+
+def test_proofs_say_what_arithmetic_they_cover(rounded):
+    real = verdicts(rounded)
+    covers = {record.index: record.arithmetic for record in real.records if record.verdict == "robust"}
+    assert set(covers.values()) == {"real", "executed"}
+    assert real.summary()["executed"] == real.executed == list(covers.values()).count("executed")
+    for record in real.records:
+        assert (record.arithmetic is not None) == (record.verdict == "robust")
+        if record.verdict == "robust":
+            assert record.executed < record.margin
+            assert (record.executed > 0) == (record.arithmetic == "executed")
+            assert 0 < record.rounding < 1e-3
+    strict = verdicts(dataclasses.replace(rounded, arithmetic="executed"))
+    assert strict.counts["robust"] == strict.executed == real.executed
+    missed = [record for record in strict.records if covers.get(record.index) == "real"]
+    assert {(record.verdict, record.reason, decider(record)) for record in missed} == {
+        ("unknown", "rounding", "undecided (rounding)")
+    }
+
+
+def test_a_record_answers_runs_of_its_own_arithmetic_alone(rounded):
+    keys = {
+        arithmetic: asked(dataclasses.replace(rounded, arithmetic=arithmetic)) for arithmetic in ("real", "executed")
+    }
+    assert keys["real"] != keys["executed"]
+    assert keys["real"] == asked(rounded)
+    first = CertifyTask(rounded).question
+    assert (
+        first.method == "certify by crown(budget=536870912)"
+    )  # as before proofs had an arithmetic: old stores stay valid
+    assert CertifyTask(dataclasses.replace(rounded, timeout=5)).question.method == f"{first.method} in 5 s"
+    verdicts(rounded)
+    verdicts(dataclasses.replace(rounded, arithmetic="executed", workers=2))
+    with RecordStore(rounded.records) as store:
+        assert len(list(store.records())) == 80
+    with pytest.raises(InvalidInput, match="arithmetic must be 'real' or 'executed', got 'exact'"):
+        dataclasses.replace(rounded, arithmetic="exact")
+
+
+def asked(config):
+    return CertifyTask(config).question.record(0).key

@@ -27,6 +27,8 @@ BALL = st.builds(ball_fields, p=st.floats(1, math.inf) | st.integers(1, 9), eps=
 @st.composite
 def any_record(draw) -> Record:
     lower, upper = sorted(draw(st.tuples(RADIUS, RADIUS)))
+    verdict = draw(st.none() | st.sampled_from(Verdict))
+    covers = st.sampled_from(["executed", "real"]) if verdict is Verdict.ROBUST else st.none()
     return Record(
         model=draw(TEXT),
         data=draw(TEXT),
@@ -36,10 +38,13 @@ def any_record(draw) -> Record:
         method=draw(TEXT),
         label=draw(st.none() | st.integers(0)),
         prediction=draw(st.none() | st.integers(0)),
-        verdict=draw(st.none() | st.sampled_from(Verdict)),
+        verdict=verdict,
         lower=draw(st.none() | st.just(lower)),
         upper=draw(st.none() | st.just(upper)),
         margin=draw(st.none() | st.floats(allow_nan=False)),
+        executed=draw(st.none() | st.floats(allow_nan=False)),
+        rounding=draw(st.none() | RADIUS),
+        arithmetic=draw(st.none() | covers),
         seconds=draw(st.none() | RADIUS),
         versions=draw(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3)),
         arrays=draw(st.dictionaries(ANY_TEXT, SHA256, max_size=3)),
@@ -111,8 +116,8 @@ def test_resealing_nothing_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"schema": 4}, InvalidInput, r"schema must be at most 3, got 4"),
-        ({"schema": 4, "extra": 3}, InvalidInput, r"schema must be at most 3, got 4"),
+        ({"schema": 5}, InvalidInput, r"schema must be at most 4, got 5"),
+        ({"schema": 5, "extra": 3}, InvalidInput, r"schema must be at most 4, got 5"),
         ({"extra": 3}, DamagedData, r"wrong fields: extra"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
@@ -257,7 +262,12 @@ def test_records_can_be_sent_to_another_process(record):
     assert pickle.loads(pickle.dumps(record)) == record
 
 
-@pytest.mark.parametrize(("schema", "missing"), [(1, ("by", "reason", "claim")), (2, ("reason", "claim"))])
+LATER = ("arithmetic", "executed", "rounding")
+
+
+@pytest.mark.parametrize(
+    ("schema", "missing"), [(1, ("by", "reason", "claim", *LATER)), (2, ("reason", "claim", *LATER)), (3, LATER)]
+)
 def test_lines_of_older_schemas_are_read(schema, missing):
     record = Record(model="5f1e", data="digits", split="test", index=7, ball=ball_fields(2, 0.5), method="ibp")
     old = record.to_line().replace(f'"schema":{records.SCHEMA}', f'"schema":{schema}')
@@ -279,3 +289,27 @@ def test_only_an_unknown_verdict_has_a_claim(verdict):
     assert Record(**given, verdict="unknown", claim="highs").claim == "highs"
     with pytest.raises(InvalidInput, match=r"claim must be left out unless the verdict is unknown, got 'highs'"):
         Record(**given, verdict=verdict, claim="highs")
+
+
+def test_a_line_of_the_third_schema_keeps_its_key():
+    line = (
+        '{"schema":3,"key":"KEY","model":"5f","data":"digits","split":"test","index":7,'
+        '"ball":{"p":2.0,"eps":0.5,"box":null},"method":"certify by crown","label":3,"prediction":3,"verdict":"robust",'
+        '"lower":null,"upper":null,"margin":0.25,"by":"crown","reason":null,"claim":null,"seconds":0.1,"versions":{},'
+        '"arrays":{},"check":"0000000000000000"}'
+    )
+    record = example(method="certify by crown", ball=ball_fields(2, 0.5))
+    read = Record.from_line(reseal(line.replace("KEY", record.key)))
+    assert (read.verdict, read.margin, read.arithmetic, read.executed, read.rounding) == (
+        "robust", 0.25, None, None, None,
+    )  # fmt: skip
+
+
+def test_only_a_proof_covers_an_arithmetic():
+    assert example(verdict="robust", arithmetic="executed", executed=0.1, rounding=0).arithmetic == "executed"
+    with pytest.raises(InvalidInput, match="arithmetic must be left out unless the verdict is robust, got 'real'"):
+        example(verdict="unknown", arithmetic="real")
+    with pytest.raises(InvalidInput, match="arithmetic must be 'executed', 'real' or None, got 'exact'"):
+        example(verdict="robust", arithmetic="exact")
+    with pytest.raises(InvalidInput, match="rounding must be at least 0, got -1"):
+        example(rounding=-1)

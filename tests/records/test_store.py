@@ -416,10 +416,10 @@ def test_damaged_arrays_are_an_error_and_never_repaired(tmp_path):
 def test_a_line_of_a_newer_version_is_named(tmp_path):
     path = tmp_path / "a.jsonl"
     fill(path, [0])
-    body = '{"schema":4,"extra":1'
+    body = '{"schema":5,"extra":1'
     newer = f'{body},"check":"{records._check(body)}"}}\n'.encode()
     path.write_bytes(path.read_bytes() + newer)
-    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 3, got 4"):
+    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 4, got 5"):
         RecordStore(path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import tyro
 
 from relucert.evaluation.config import CertifyConfig
-from relucert.records.record import Record
+from relucert.records.record import Record, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def run(config: Certify) -> int:
     from rich.table import Table
 
     from relucert.cli._bar import followed
-    from relucert.evaluation.certify import CertifyTask, Verdicts, decider
+    from relucert.evaluation.certify import CertifyTask, Verdicts, decider, method_name, why
 
     plain = CertifyConfig(**{field.name: getattr(config, field.name) for field in fields(CertifyConfig)})
     stages: Counter[str] = Counter()
@@ -47,30 +47,40 @@ def run(config: Certify) -> int:
     found = Verdicts.of(records, len(task))
     if config.json:
         for record in found.records:
-            margin = record.margin if record.margin is None or math.isfinite(record.margin) else str(record.margin)
-            line = {"index": record.index, "label": record.label, "prediction": record.prediction}
-            print(
-                json_format.dumps(
-                    line
-                    | {"verdict": str(record.verdict), "margin": margin, "by": record.by, "seconds": record.seconds}
-                    | {"reason": record.reason, "claim": record.claim}
-                )
-            )
+            line = {
+                "index": record.index,
+                "label": record.label,
+                "prediction": record.prediction,
+                "verdict": str(record.verdict),
+                "arithmetic": record.arithmetic,
+                "margin": _plain(record.margin),
+                "executed": _plain(record.executed),
+                "rounding": _plain(record.rounding),
+                "by": record.by,
+                "seconds": record.seconds,
+                "reason": record.reason,
+                "claim": record.claim,
+            }
+            print(json_format.dumps(line))
         print(json_format.dumps({"summary": found.summary()}))
         return 0
     norm = "l_inf" if math.isinf(plain.p) else f"l_{plain.p:g}"
+    wanted = ", as executed" if plain.arithmetic == "executed" else ""
     table = Table(
-        title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}", title_justify="left"
+        title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}{wanted}", title_justify="left"
     )
-    for heading in ("point", "label", "predicted", "verdict", "by", "margin", "ms"):
-        table.add_column(heading, justify="left" if heading in ("verdict", "by") else "right")
+    for heading in ("point", "label", "predicted", "verdict", "proof", "by", "margin", "ms"):
+        table.add_column(heading, justify="left" if heading in ("verdict", "proof", "by") else "right")
     for record in found.records:
         table.add_row(
-            str(record.index), str(record.label), str(record.prediction), str(record.verdict), decider(record),
-            f"{record.margin:.4f}", f"{1000 * (record.seconds or 0):.1f}",
+            str(record.index), str(record.label), str(record.prediction), str(record.verdict),
+            _proof(record, why(record)), method_name(record), f"{record.margin:.4f}", f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
     Console().print(table)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
+    proved = {"robust": f", {found.executed} of them as executed"}
+    counts = ", ".join(
+        f"{count} {verdict}{proved.get(verdict, '')}" for verdict, count in found.counts.items() if count
+    )
     if len(found.records) < found.points:
         counts += f", {found.points - len(found.records)} not reached in {plain.run_timeout:g} s"
     print(
@@ -80,3 +90,16 @@ def run(config: Certify) -> int:
     print("decided by: " + ", ".join(f"{stage} {count / found.points:.1%}" for stage, count in found.by.items()))
     print(f"records: {plain.records}")
     return 0
+
+
+def _proof(record: Record, why: str) -> str:
+    """What the proof covers; for undecided points why there is none."""
+    if record.verdict != Verdict.UNKNOWN:
+        return record.arithmetic or ""
+    if record.claim:
+        return f"claim of {record.claim}"
+    return f"no: {why}" if why else "no"
+
+
+def _plain(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.verdict import Verdict as Verdict
+from relucert.core.verdict import arithmetic_of, rounding_of
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
@@ -92,8 +93,9 @@ class Certificate(_Batch):
     one; `executed` (batch,) is the same for the network as executed in its dtype, `computed` (batch,) the bound before rounding
     was charged. `witness` (batch, *input) holds the counterexamples of VULNERABLE examples; other rows are NaN, and it is None
     without any counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an
-    example is UNKNOWN, if a reason is known. `claim` names a solver that reports the example as robust without a proof that can
-    be checked: the verdict is UNKNOWN (`mip(trust="solver")`). `reason` and `claim` have one text for each example, or "".
+    example is UNKNOWN, if that is known, in a word (`core.verdict.Reason`) or in the text of a solver. `claim` names a solver
+    that reports the example as robust without a proof that can be checked: the verdict is UNKNOWN (`mip(trust="solver")`).
+    `reason` and `claim` have one text for each example, or "".
     """
 
     verdict: list[Verdict]
@@ -141,17 +143,17 @@ class Certificate(_Batch):
         arithmetic with the stored weights alone; "" for examples that are not ROBUST.
         """
         assert self.executed is not None
-        covered = (self.executed > 0).tolist()
-        return [
-            "" if verdict is not Verdict.ROBUST else "executed" if runs else "real"
-            for verdict, runs in zip(self.verdict, covered, strict=True)
-        ]
+        return [arithmetic_of(*each) for each in zip(self.verdict, self.executed.tolist(), strict=True)]
 
     @property
     def rounding(self) -> Float[Tensor, " batch"]:
-        """What the proved margins were charged for rounding, (batch,); NaN without a bound."""
+        """What the proved margins were charged for rounding, (batch,); NaN without one bound for the whole ball, and where
+        the verdict is VULNERABLE.
+        """
         assert self.computed is not None
-        return torch.where(self.margin.isfinite() & self.computed.isfinite(), self.computed - self.margin, torch.nan)
+        each = zip(self.computed.tolist(), self.margin.tolist(), strict=True)
+        charged = self.margin.new_tensor([rounding_of(computed, margin) for computed, margin in each])
+        return charged.masked_fill(self.which(Verdict.VULNERABLE), torch.nan)
 
     def which(self, verdict: Verdict) -> Bool[Tensor, " batch"]:
         """The mask of the examples with this verdict."""

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
+from relucert.core.verdict import Reason
 from relucert.core.versions import versions
 from relucert.evaluation._stream import Facts, Task, save
 from relucert.evaluation._workers import spread
@@ -24,6 +25,9 @@ from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
 from relucert.verification.verifier import CLOCK, Budget, Query
+
+#: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
+AS_EXECUTED = " as executed"
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,16 @@ class Verdicts:
         """The share of points that are misclassified or have a witness, a lower bound of the robust error."""
         return (self.counts["misclassified"] + self.counts["vulnerable"]) / self.points
 
+    @property
+    def executed(self) -> int:
+        """How many points are proved for the network as executed, of those that are robust."""
+        return sum(record.arithmetic == "executed" for record in self.records)
+
     def summary(self) -> dict[str, Any]:
         """The summary without the records, as JSON."""
         ends = {"robust_error": self.robust_error, "broken_error": self.broken_error}
         reached = {"points": self.points, "reached": len(self.records)}
-        return {**self.counts, **ends, **reached, "by": self.by, "seconds": self.seconds}
+        return {**self.counts, "executed": self.executed, **ends, **reached, "by": self.by, "seconds": self.seconds}
 
 
 class CertifyTask(Task[CertifyConfig]):
@@ -79,7 +88,9 @@ class CertifyTask(Task[CertifyConfig]):
         self.ball = Ball(config.p, config.radius, box)
         self.question = self._ask(
             ball_fields(config.p, config.radius, box),
-            f"certify by {spec(method)}" + ("" if config.timeout is None else f" in {config.timeout:g} s"),
+            f"certify by {spec(method)}"
+            + (AS_EXECUTED if config.arithmetic == "executed" else "")
+            + ("" if config.timeout is None else f" in {config.timeout:g} s"),
         )
 
     @torch.no_grad()
@@ -115,7 +126,8 @@ class CertifyTask(Task[CertifyConfig]):
         self.net.require_eval("a certificate")
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
-        query = Query.of(self.net, x, y, self.ball, batch=len(x))
+        strict = self.config.arithmetic == "executed"
+        query = replace(Query.of(self.net, x, y, self.ball, batch=len(x)), strict=strict)
         budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
         for found in decide(query, self.verifier, budget, batch=len(x)):
             facts: dict[str, Any] = {
@@ -123,8 +135,11 @@ class CertifyTask(Task[CertifyConfig]):
                 "prediction": predicted[found.index],
                 "verdict": found.verdict,
                 "margin": found.margin,
+                "executed": found.executed,
+                "rounding": None if math.isnan(found.rounding) else found.rounding,
+                "arithmetic": found.arithmetic or None,
                 "by": found.by,
-                "reason": found.reason or None,
+                "reason": str(found.reason) or None,
                 "claim": found.claim or None,
                 "seconds": found.seconds,
             }
@@ -142,10 +157,24 @@ def verdicts(config: CertifyConfig) -> Verdicts:
 
 def decider(record: Record) -> str:
     """The name of the method that decided, or in a word why the point is undecided."""
-    by = record.by or record.method.removeprefix("certify by ")
-    name = by.removeprefix(CLOCK).partition("(")[0].partition(" in ")[0]
     if record.verdict != Verdict.UNKNOWN:
-        return name
+        return method_name(record)
     if record.claim:
         return f"robust on the word of {record.claim}"
-    return f"undecided ({'time' if by.startswith(CLOCK) else name})"
+    return f"undecided ({why(record) or method_name(record)})"
+
+
+def method_name(record: Record) -> str:
+    """The name of the method that decided, or was the last to try."""
+    return _by(record).removeprefix(CLOCK).partition("(")[0].partition(AS_EXECUTED)[0].partition(" in ")[0]
+
+
+def why(record: Record) -> str:
+    """Why a point is undecided, in a word of `Reason`; "" if no word says it."""
+    if _by(record).startswith(CLOCK):
+        return Reason.TIME
+    return record.reason if record.reason and record.reason in list(Reason) else ""
+
+
+def _by(record: Record) -> str:
+    return record.by or record.method.removeprefix("certify by ")

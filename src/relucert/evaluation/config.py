@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from relucert.core.errors import InvalidInput
 from relucert.training.recipes import default_eps
@@ -133,11 +134,14 @@ class CertifyConfig(JudgedConfig):
     """How many test points, from the first; None for all."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    arithmetic: Literal["real", "executed"] = "real"
+    """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
 
     def rules(self) -> Rules:
         return [
             *super().rules(),
             ("workers", self.workers >= 1, "be at least 1"),
+            ("arithmetic", self.arithmetic in ("real", "executed"), "be 'real' or 'executed'"),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),
         ]

@@ -14,10 +14,12 @@ from typing import Any
 from relucert.core.errors import DamagedData, InvalidInput
 from relucert.core.verdict import Verdict as Verdict
 
-SCHEMA = 3
-"""The version of the fields of a line; versions 1 (without `by`) and 2 (without `reason` and `claim`) can be read."""
+SCHEMA = 4
+"""The version of the fields of a line; 1 (without `by`), 2 (without `reason`, `claim`) and 3 (without `arithmetic`, `executed`,
+`rounding`) can be read."""
 
-_ADDED = {2: ("by",), 3: ("reason", "claim")}
+_ADDED = {2: ("by",), 3: ("reason", "claim"), 4: ("arithmetic", "executed", "rounding")}
+_NUMBERS = ("lower", "upper", "margin", "executed", "rounding", "seconds")
 
 LINE_START = b'{"schema":'
 """The first bytes of every line, in every version."""
@@ -33,10 +35,12 @@ class Record:
 
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
     (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
-    (proved over the ball), `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver
-    that reports the example as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package
-    -> version), `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite,
-    never NaN. Records are equal if all fields but `seconds` and `versions` are.
+    (proved over the ball, in real arithmetic), `executed` (the same for the network as it runs in its dtype), `rounding` (what
+    the margin was charged), `arithmetic` (what a proof covers, "executed" or "real"; only with the verdict robust), `by` (which
+    of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the example as robust
+    without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version), `arrays` (name ->
+    sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are equal if
+    all fields but `seconds` and `versions` are.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -61,6 +65,9 @@ class Record:
     lower: float | None = None
     upper: float | None = None
     margin: float | None = None
+    executed: float | None = None
+    rounding: float | None = None
+    arithmetic: str | None = None
     by: str | None = None
     reason: str | None = None
     claim: str | None = None
@@ -76,19 +83,23 @@ class Record:
         found["ball"] = _canonical_ball(self.ball)
         for name in ("label", "prediction"):
             found[name] = None if getattr(self, name) is None else _count(name, getattr(self, name))
-        for name in ("lower", "upper", "margin", "seconds"):
+        for name in _NUMBERS:
             found[name] = None if getattr(self, name) is None else _number(name, getattr(self, name))
-        for name in ("by", "reason", "claim"):
+        for name in ("arithmetic", "by", "reason", "claim"):
             found[name] = None if getattr(self, name) is None else _text(name, getattr(self, name))
         found["verdict"] = None if self.verdict is None else Verdict(self.verdict)
         if found["claim"] is not None and found["verdict"] is not Verdict.UNKNOWN:
             raise InvalidInput(f"claim must be left out unless the verdict is unknown, got {self.claim!r}")
+        if found["arithmetic"] not in (None, "executed", "real"):
+            raise InvalidInput(f"arithmetic must be 'executed', 'real' or None, got {self.arithmetic!r}")
+        if found["arithmetic"] is not None and found["verdict"] is not Verdict.ROBUST:
+            raise InvalidInput(f"arithmetic must be left out unless the verdict is robust, got {self.arithmetic!r}")
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
         for name, value in found["arrays"].items():
             if not _SHA256.fullmatch(value):
                 raise InvalidInput(f"arrays[{name!r}] must be a sha256 in hexadecimal, got {value!r}")
-        for name in ("lower", "upper", "seconds"):
+        for name in ("lower", "upper", "rounding", "seconds"):
             if found[name] is not None and found[name] < 0:
                 raise InvalidInput(f"{name} must be at least 0, got {found[name]}")
         if found["lower"] is not None and found["upper"] is not None and found["lower"] > found["upper"]:
@@ -116,7 +127,7 @@ class Record:
         Infinite numbers are the strings "inf" and "-inf".
         """
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("lower", "upper", "margin", "seconds"):
+        for name in _NUMBERS:
             facts[name] = None if facts[name] is None else _finite_or_text(facts[name])
         for name in ("versions", "arrays"):
             facts[name] = dict(sorted(facts[name].items()))
@@ -151,7 +162,7 @@ class Record:
             raise DamagedData(f"the line has wrong fields: {', '.join(sorted(stored.keys() ^ known))}")
         key = stored.pop("key")
         del stored["check"]
-        for name in ("lower", "upper", "margin", "seconds"):
+        for name in _NUMBERS:
             if stored[name] in ("inf", "-inf"):
                 stored[name] = float(stored[name])
         try:

@@ -26,6 +26,7 @@ from relucert.bounding.rounding import Margins
 from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
+from relucert.core.verdict import Reason
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
@@ -59,7 +60,8 @@ class RegionTheorem(_Named):
         started, found = time.monotonic(), Outcome.nothing(query.x)
         inside, margins = self._margins(query)
         rows = torch.where(inside[:, None, None], torch.stack([margins.real, margins.executed], -1), -math.inf)
-        found.prove(query.proves(rows).all(1), rows, margins.computed)
+        found.prove(query.proves(rows).all(1), rows, margins.computed.where(inside[:, None], -math.inf))
+        _explain(found)
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
 
@@ -171,8 +173,15 @@ def bounded(query: Query, method: Bounding, name: str) -> Iterator[Decision]:
     margins = proved_margins(query, method)
     rows = torch.stack([margins.real, margins.executed], -1)
     found.prove(query.proves(rows).all(1), rows, margins.computed)
+    _explain(found)
     found.seconds += (time.monotonic() - started) / len(query)
     yield from found.decisions(range(len(query)), name, query.x.dtype)
+
+
+def _explain(found: Outcome) -> None:
+    """Note why inputs are not proved: the computed bound is not positive, or not any more when rounding is charged."""
+    for place in (~found.proved).nonzero()[:, 0].tolist():
+        found.reasons[place] = Reason.ROUNDING if float(found.computed[place]) > 0 else Reason.BOUND
 
 
 def proved_margins(query: Query, method: Bounding) -> Margins:

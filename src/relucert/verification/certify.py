@@ -22,6 +22,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
+from relucert.core.verdict import Reason
 from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
@@ -92,7 +93,9 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
                 if open_ and budget.over:
                     continue
                 timed = open_ and (found.timed or found.seconds >= float(each[found.index]))
-                yield replace(found, index=start + int(right[found.index]), timed=timed)
+                # A clock is the reason whatever else is; the text of a solver says more.
+                reason = Reason.TIME if timed and found.reason in ("", *Reason) else found.reason
+                yield replace(found, index=start + int(right[found.index]), timed=timed, reason=reason)
         start += len(part)
 
 
@@ -109,7 +112,7 @@ def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision
         witness=witness if any(decision.witness is not None for decision in found) else None,
         method=[decision.by for decision in found],
         seconds=torch.tensor([decision.seconds for decision in found], dtype=x.dtype),
-        reason=[decision.reason for decision in found],
+        reason=[str(decision.reason) for decision in found],
         claim=[decision.claim for decision in found],
         executed=torch.tensor([decision.executed for decision in found], dtype=torch.float64, device=x.device),
         computed=torch.tensor([decision.computed for decision in found], dtype=torch.float64, device=x.device),

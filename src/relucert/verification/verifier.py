@@ -22,6 +22,7 @@ from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import Property, against, class_stays
 from relucert.core.results import RadiusInterval, Verdict
+from relucert.core.verdict import arithmetic_of, rounding_of
 from relucert.networks.network import Network, in_double
 
 CLOCK = "stopped by the clock: "
@@ -242,6 +243,16 @@ class Decision:
     def by(self) -> str:
         """The method, after a note where a clock ended the search."""
         return f"{CLOCK}{self.method}" if self.timed else self.method
+
+    @property
+    def arithmetic(self) -> str:
+        """What the proof covers: "executed" or "real"; "" without a proof."""
+        return arithmetic_of(self.verdict, self.executed)
+
+    @property
+    def rounding(self) -> float:
+        """What the margin was charged for rounding, NaN if that is not known; a counterexample has no margin to charge."""
+        return math.nan if self.verdict is Verdict.VULNERABLE else rounding_of(self.computed, self.margin)
 
 
 class Verifier(Protocol):

@@ -37,6 +37,7 @@ from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
+from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
@@ -138,7 +139,9 @@ class _Search:
             self._charge(started, which)
             yield from self._decided()
             if self.frontier.size() > self.method.memory:
-                self.given_up[max(self.of, key=self.frontier.size)] = True
+                largest = max(self.of, key=self.frontier.size)
+                self.given_up[largest] = True
+                self.found.reasons.setdefault(largest, Reason.MEMORY)
         else:
             self.found.timed |= ~(self.found.decided | self.given_up)
         for point in self.of:
@@ -242,6 +245,8 @@ class _Search:
             over = late | (self.found.nodes[self.owner[which]] >= self.method.nodes)
             self._leave(which[over], splits[some][over])
             self.found.timed[self.owner[which][late]] = True
+            for point in self.owner[which][over & ~late].tolist():
+                self.found.reasons.setdefault(point, Reason.NODES)
             if bool((~over).any()):
                 self._bound(which[~over], start.restrict(~over), steps=2 * self.method.steps)
             self._charge(started, which)
@@ -308,6 +313,8 @@ class _Search:
             left = seconds.setdefault(point, self._left(point))
             if (left <= 0 or self.found.nodes[point] >= self.method.nodes) and problem.leaves:
                 self.given_up[point], self.found.timed[point] = True, left <= 0
+                if left > 0:
+                    self.found.reasons.setdefault(point, Reason.NODES)
             if self.found.decided[point] or self.given_up[point]:
                 self._save(point)
                 continue
@@ -375,4 +382,6 @@ class _Search:
             # Neither proved nor falsified: the point has no proof any more; elsewhere there may be a counterexample.
             if not bool(self._proved(found, one)):
                 self._leave(one, splits)
+                rounded = self.query.strict and float(found.margin) > 0
+                self.found.reasons.setdefault(point, Reason.ROUNDING if rounded else Reason.SUBPROBLEM)
             self.counterexamples.charge(point, started)
