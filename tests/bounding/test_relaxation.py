@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relucert.bounding import _relaxation_gradient as line_pull
+from relucert.bounding import relaxation as line_pull
 from relucert.bounding.relaxation import pull_through_relu
 
 

@@ -51,9 +51,9 @@ def proved(net: Network, method: Bounding, x: Tensor, ball: Ball, prop: Property
 def points(x: Tensor, ball: Ball, seed: int = 0) -> Tensor:
     """Points of the balls (n, batch, *input): samples, and corners of the hull that stay in the ball."""
     generator = torch.Generator().manual_seed(seed)
-    found = [x, *(ball.sample(x, generator) for _ in range(12))]
+    found = [x, *(ball.sample(x, generator) for _ in range(6))]
     low, high = ball.hull(x)
-    for _ in range(6):
+    for _ in range(4):
         corner = torch.where(torch.rand(x.shape, generator=generator) < 0.5, low, high)
         found.append(ball.project(x, corner))
     return torch.stack(found)
@@ -76,6 +76,7 @@ def executions(net: Network, z: Tensor) -> list[Tensor]:
     return found
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", PASSES)

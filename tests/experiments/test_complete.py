@@ -41,8 +41,8 @@ def test_stages_add_up_to_the_ends_of_the_robust_error(monkeypatch, tmp_path) ->
     found = complete.stages(records)
     assert list(found.items()) == [
         ("prediction", {"robust": 0, "broken": 1}),
-        ("pgd", {"robust": 0, "broken": 1}),
         ("crown", {"robust": 2, "broken": 0}),
+        ("pgd", {"robust": 0, "broken": 1}),
         ("bab", {"robust": 1, "broken": 0}),
     ]
     monkeypatch.setattr(complete, "RESULTS", tmp_path)
@@ -50,7 +50,7 @@ def test_stages_add_up_to_the_ends_of_the_robust_error(monkeypatch, tmp_path) ->
     one = {"points": 6, "stages": found, "open": open_, "broken_error": 2 / 6, "robust_error": 0.5, "by": {}}
     (tmp_path / "fc1-at-2.json").write_text(json.dumps({**one, "undecided": [5], "seconds": 31.0}))
     lines = complete.page().splitlines()
-    assert "| fc1-at-2 | pgd | 0 | 1 | 33.3% to 100.0% | 66.7% |" in lines
+    assert "| fc1-at-2 | pgd | 0 | 1 | 33.3% to 66.7% | 33.3% |" in lines
     assert "| fc1-at-2 | bab | 1 | 0 | 33.3% to 50.0% | 16.7% |" in lines
     assert "| fc1-at-2 | 5 | 70 | -0.250 | 30 |" in lines
 

@@ -156,7 +156,7 @@ class Accuracy:
         offset = op.magnitude(*(part.new_zeros(1, *part.shape[1:]) for part in largest))
         info, more = torch.finfo(reach.dtype), _MORE + sum(self.readers[source] for source in node.inputs)
         count = max(op.terms, op.adjoint_terms)
-        computed = gamma(count + more, reach.dtype) * reach + gamma(reach[0].numel() + 4, reach.dtype) * offset
+        computed = gamma(count + more, reach.dtype) * reach + gamma(math.prod(node.shape) + 4, reach.dtype) * offset
         there, relative = torch.finfo(rounding.executed), gamma(op.terms, rounding.executed)
         # Beyond the range of the dtype nothing is known of the value.
         executed = torch.where(reach * (1 + relative) < there.max, relative * reach, math.inf)

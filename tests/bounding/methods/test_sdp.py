@@ -67,7 +67,7 @@ def test_patches_are_the_walk(ball: Ball, groups: int, padding: int, slope: floa
     source = net.switches[1].inputs[0]
     backward = BackwardBounds(net.graph, x, ball, 2**20)
     assert backward.patched(source)
-    found = backward.local(lines)
+    found = backward.local(lines, None)
     picked = torch.eye(size, dtype=torch.float64).reshape(1, size, *net.graph[source].shape).expand(5, *[-1] * 4)
     assert bool(moved.inputs[net.switches[0].index].unstable.any())
     low = pull_back(net.graph, source, picked, lines).minimum(x, ball)
@@ -112,7 +112,7 @@ def layer(seed: int, units: int, slope: float, *, wide: bool = False) -> tuple[B
 def test_inequality_of_one_layer(seed: int, units: int, slope: float) -> None:
     """c' phi(z) >= g' z + what is paid, at points all over the ball cut with the box and at those descent leads to."""
     lines, rows, slopes = layer(seed, units, slope)
-    back, paid, _ = lines.pull_back(rows)
+    back, paid, _, _ = lines.pull_back(rows)
     torch.testing.assert_close(back, rows * slopes)
     ball = Ball(2, lines.reach, box=(lines.low[0] + lines.centre[0], lines.high[0] + lines.centre[0]))
     z = ball.sample(lines.centre, torch.Generator().manual_seed(seed), 2000)[0]
