@@ -141,7 +141,7 @@ def test_proofs_say_what_arithmetic_they_cover(rounded):
         if record.verdict == "robust":
             assert record.executed < record.margin
             assert (record.executed > 0) == (record.arithmetic == "executed")
-            assert 0 < record.rounding < 1e-3
+            assert 0 < record.rounding < 10  # of a bound in float32, of numbers around 1e6
     strict = verdicts(dataclasses.replace(rounded, arithmetic="executed"))
     assert strict.counts["robust"] == strict.executed == real.executed
     missed = [record for record in strict.records if covers.get(record.index) == "real"]

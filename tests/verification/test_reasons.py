@@ -76,7 +76,7 @@ def test_the_charge_of_rounding_is_known_only_of_a_single_bound(case):
     found = rc.certify(net, x, y, rc.Ball(math.inf, 0.02), "auto")
     charged = found.rounding[~found.rounding.isnan()]
     assert len(charged) > 0
-    assert ((charged >= 0) & (charged < 1e-6)).all()
+    assert ((charged >= 0) & (charged < 1e-3)).all()  # bounds are computed in float32 first
     assert math.isnan(
         rounding_of(-0.5, 0.5)
     )  # a margin that branch and bound proved, beyond the bound of the whole ball
