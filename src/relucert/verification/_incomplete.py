@@ -187,8 +187,8 @@ def _explain(found: Outcome) -> None:
 def proved_margins(query: Query, method: Bounding) -> Margins:
     """The margins of all inputs by a bounding method, in float64.
 
-    For a network in float32 the method goes first in float32, with its rounding charged. What is open after that is bounded in
-    float64 where the margin is so near to zero that rounding may be what is missing.
+    For a network in float32 the method goes first in float32, with its rounding charged. What is not proved of the executed
+    network by then is bounded in float64, where the margin is so near to zero that rounding may be what is missing.
     """
     if not (method.single and query.net.dtype == torch.float32 and query.prop.fits(torch.float32)):
         return _margins(query, method, query.double, query.wide)
@@ -196,7 +196,7 @@ def proved_margins(query: Query, method: Bounding) -> Margins:
     best = found.stacked().double()
     lead = query.prop.margins(query.net(query.x).double()).amin(1)
     computed = found.computed.double().nan_to_num(-math.inf, math.inf, -math.inf).amin(1)
-    near = ~query.proves(best[..., 1:]).all(1) & (computed > -CLOSE * lead)
+    near = ~(best[..., 2] > 0).all(1) & (computed > -CLOSE * lead)
     some = near.nonzero()[:, 0]
     if len(some):
         part = query.restrict(some)
