@@ -149,8 +149,9 @@ class BallRelaxation:
                 Where c = 0 both pieces are lam / 2 t^2, and the minimum is on the piece that contains t = 0.
                 """
                 half = lam.unsqueeze(2) / 2
-                near = -half.mul(2).clamp(min=least)
-                right, left = up / near, down / near
+                near = -half.mul(2)
+                # Without a parabola a piece is least at an end: a slope divided by zero goes there, however small it is.
+                right, left = (torch.where(side == 0, side, side / near) for side in (up, down))
                 torch.minimum(torch.maximum(right, middle, out=right), high, out=right)
                 torch.minimum(torch.maximum(left, low, out=left), middle, out=left)
                 over = torch.addcmul(up, half, right).mul_(right).add_(up_centre)

@@ -197,6 +197,9 @@ def _max_pool(op: MaxPool2d, within: Interval, rule: Any, drift: Tensor | None =
     charge = None
     if drift is not None:  # a functional of a maximum becomes one of an entry of its window
         charge = op.apply(drift.unflatten(2, op.in_shape).flatten(0, 1)).unflatten(0, drift.shape[:2]).flatten(2)
+        # Offsets have either sign: what rounds their sum is a share of the absolute values.
+        size = gamma_above(offset[0].numel(), offset.dtype) * offset.detach().abs().flatten(1)
+        charge = torch.stack([charge[:, 0] + size, charge[:, 1]], 1)
     return MaxPoolRelaxation(op, windows[place, floor], windows[place, order[..., 0]], slope, offset, charge)
 
 

@@ -158,8 +158,8 @@ class Accuracy:
         count = max(op.terms, op.adjoint_terms)
         computed = gamma(count + more, reach.dtype) * reach + gamma(math.prod(node.shape) + 4, reach.dtype) * offset
         there, relative = torch.finfo(rounding.executed), gamma(op.terms, rounding.executed)
-        # Beyond the range of the dtype nothing is known of the value.
-        executed = torch.where(reach * (1 + relative) < there.max, relative * reach, math.inf)
+        # Beyond the range of the dtype nothing is known of the value; an average is a sum first.
+        executed = torch.where(reach * (op.terms * (1 + relative)) < there.max, relative * reach, math.inf)
         # Products that underflow: of the coefficients, times what they stand at, and of the values themselves.
         total = sum((part.flatten(1).sum(1) for part in largest), start=rounding.lost.new_zeros(len(reach)))
         rounding.lost = rounding.lost + count * info.tiny * (1.0 + total)

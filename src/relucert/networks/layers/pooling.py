@@ -54,6 +54,11 @@ class AdaptiveAvgPool2d(Affine):
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return math.prod(self.in_shapes[0][1:]) + 2
 
+    @property
+    def adjoint_terms(self) -> int:
+        # Along an axis from n to m entries an entry is in at most ceil(m / n) + 1 windows.
+        return math.prod(-(-m // n) + 1 for m, n in zip(self.size, self.in_shapes[0][1:], strict=True)) + 2
+
     def settings(self) -> dict[str, object]:
         return {"size": self.size}
 

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from relucert.networks.affine_map import SparseMap
+from relucert.networks.layers.arithmetic import Shift
 from relucert.networks.nodes import MaxPool2d, ReLU
-from relucert.networks.traversal import Graph
+from relucert.networks.traversal import Graph, affine_ancestors
 from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
 Array = NDArray[np.float64]
@@ -66,6 +67,11 @@ class Ranges:
 
 #: Better bounds of some units (z, lower, upper, which) from the program so far.
 Tighten = Callable[["Program", Units, Array, Array, NDArray[np.bool_]], tuple[Array, Array]]
+
+
+def _copied(graph: Graph, node: int) -> bool:
+    """Whether every entry of a node is an entry of a root, or zero: rounding cannot change it."""
+    return all(inner.op.isometric and not isinstance(inner.op, Shift) for inner in affine_ancestors(graph, node)[0])
 
 
 class Program:
@@ -137,9 +143,11 @@ class Program:
         for node in graph.switches:
             within = known[node.index]
             low, high = within.lower - within.slack, within.upper + within.slack
+            # A leak is rounded, and so is the product with it.
+            copied = _copied(graph, node.inputs[0]) and not (isinstance(node.op, ReLU) and node.op.slope > 0)
             if isinstance(node.op, ReLU):
                 # An inactive unit without a leak is a constant: it needs no input.
-                z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0), within.rounding)
+                z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0), within.rounding, copied)
                 if tighten is not None:
                     better = tighten(self, z, low, high, (low < 0) & (high > 0))
                     low, high = np.maximum(low, better[0] - within.slack), np.minimum(high, better[1] + within.slack)
@@ -149,7 +157,7 @@ class Program:
                 self.values[node.index] = self._relu(z, node.op.slope, low, high, within.slack)
             else:
                 assert isinstance(node.op, MaxPool2d)
-                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool), within.rounding)
+                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool), within.rounding, copied)
                 self.values[node.index] = self._maximum(z, node.op, low, high, within.slack)
         self.logits = self._expressions(wires[len(graph)])
 
@@ -168,15 +176,17 @@ class Program:
         rows.eliminate_zeros()
         return rows, offset
 
-    def _read(self, wire: SparseMap, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array) -> Units:
-        """The units that a wire carries: what is one column is that column, the rest gets columns of its own.
+    def _read(
+        self, wire: SparseMap, low: Array, high: Array, needed: NDArray[np.bool_], rounding: Array, copied: bool
+    ) -> Units:
+        """The units that a wire carries: if all are `copied`, what is one column is that column, else a new column.
 
         A unit with a column of its own has a row, whose error covers what rounding does to the unit.
         """
         rows, offset = self._expressions(wire)
         count = np.diff(rows.indptr)
         found = Units(np.full(len(offset), -1), np.zeros(len(offset)), offset)
-        one = (count == 1) & needed & (offset == 0)
+        one = (count == 1) & needed & (offset == 0) & copied
         one[one] = rows.data[rows.indptr[:-1][one]] == 1
         found.column[one], found.factor[one] = rows.indices[rows.indptr[:-1][one]], 1.0
         many = np.flatnonzero(~one & needed)

@@ -1,0 +1,123 @@
+"""Rounding: cases in which charges were once too small, each found by reading the derivation."""
+
+from __future__ import annotations
+
+import copy
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import relucert as rc
+from relucert.bounding.base import Bounding
+from relucert.bounding.interval import Interval
+from relucert.bounding.relaxation import relax
+from relucert.bounding.rounding import Margins
+from relucert.core.ball import Ball
+from relucert.core.properties import Property, class_stays
+from relucert.core.results import Verdict
+from relucert.core.rounding import gamma
+from relucert.networks.network import Network
+from relucert.networks.nodes import MaxPool2d
+from relucert.verification.registry import BOUNDING
+
+FIRST = Property(torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+
+
+@torch.no_grad()
+def proved(net: Network, method: Bounding, x: Tensor, ball: Ball, prop: Property, dtype: torch.dtype) -> Margins:
+    """The margins of a method computed in a dtype, for a network that runs in its own."""
+    own, x_own, ball = copy.deepcopy(net).to(dtype), x.to(dtype), ball.beside(x)
+    return method.prove(own, method.start(own, x_own, ball, net.dtype), x_own, ball, prop.to(dtype))[1]
+
+
+def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
+    """A layer with given weights, in float32."""
+    layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        if bias is not None:
+            layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+@pytest.mark.parametrize("weight", [0.3, -0.7, 1.1])
+def test_an_adaptive_pool_that_repeats_entries_adds_up_as_many_coefficients(weight: float) -> None:
+    """One pixel becomes 64 x 64, so its coefficient is a sum of 4096; the exact margin is known."""
+    side = 64
+    mix = nn.Conv2d(2, 1, 1, bias=False)
+    last = nn.Linear(side * side, 2, bias=False)
+    with torch.no_grad():
+        mix.weight.copy_(torch.tensor([1.0, -3.0]).reshape(1, 2, 1, 1))
+        last.weight.zero_()
+        last.weight[0] = weight
+    layers = [nn.AdaptiveAvgPool2d(side), mix, nn.ReLU(), nn.Flatten(), last]
+    net = Network(nn.Sequential(*layers), (2, 1, 1)).eval()
+    x = torch.tensor([0.75, 0.25 - 2**-15]).reshape(1, 2, 1, 1)
+    truth = Fraction(float(last.weight[0, 0].detach())) * side * side * Fraction(3, 2**15)
+    found = proved(net, BOUNDING["crown"](), x, Ball(math.inf, 0.0, None), FIRST, torch.float32)
+    assert Fraction(float(found.real)) <= truth
+
+
+@pytest.mark.parametrize("seed", [44, 48, 49, 54])
+def test_small_coefficients_of_large_units_go_to_the_ends_of_their_interval(seed: int) -> None:
+    """The relaxation over box and ball, with no weight on the ball, is linear however small its slope is."""
+    generator, scale = torch.Generator().manual_seed(seed), 1e14
+    first, last = nn.Linear(1, 2), nn.Linear(2, 2)
+    with torch.no_grad():
+        first.weight.copy_(scale * torch.randn(2, 1, generator=generator))
+        first.bias.copy_(0.1 * scale * torch.randn(2, generator=generator))
+        last.weight.copy_(torch.randn(2, 2, generator=generator) / scale)
+        last.bias.zero_()
+    net = Network(nn.Sequential(first, nn.ReLU(), last), (1,)).eval()
+    x = torch.rand(1, 1, generator=generator)
+    prop = class_stays(net.predict(x), 2, dtype=torch.float64)
+    found = proved(net, BOUNDING["sdp"](steps=5), x, Ball(2, 1.0, None), prop, torch.float32)
+    points = torch.linspace(-1, 1, 401).double()[:, None] + x.double()
+    with torch.no_grad():
+        margins = copy.deepcopy(net).double()(points) @ prop.rows[0].T
+    assert float(found.real.min()) <= float(margins.min()) + 1e-6
+
+
+def test_offsets_of_maxima_have_either_sign() -> None:
+    """A sum of offsets that cancel is rounded by a share of their absolute values."""
+    op = MaxPool2d((1, 1, 200), kernel=(1, 2), stride=(1, 2))
+    centre = torch.cat([torch.full((100,), 1.0), torch.full((100,), -1.0)]).reshape(1, 1, 1, 200)
+    line = relax(op, Interval(centre - 0.1, centre + 0.1), "adaptive", torch.zeros(1, 2, 200))
+    pulled = line.pull_back(-torch.ones(1, 1, 1, 1, 100))
+    assert pulled.cost is not None
+    assert abs(float(pulled.low)) < 0.2 * float(line.offset.abs().sum())
+    assert float(pulled.cost[0, 0, 0]) >= gamma(99, torch.float32) * float(line.offset.abs().sum())
+
+
+def test_an_average_is_a_sum_first_and_may_overflow() -> None:
+    net = Network(
+        nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), linear([[-1e-38], [0.0]], [10.0, 0.0])), (1, 2, 2)
+    ).eval()
+    x = torch.full((1, 1, 2, 2), 2e38)
+    assert float(net(x).detach()[0, 0]) == -math.inf
+    for dtype in (torch.float32, torch.float64):
+        found = proved(net, BOUNDING["crown"](), x, Ball(math.inf, 0.0, None), FIRST, dtype)
+        assert not float(found.executed) > -math.inf
+
+
+@pytest.mark.parametrize("tighten", ["crown", "lp"])
+@pytest.mark.parametrize("arithmetic", ["executed", "real"])
+def test_units_that_only_look_copied_have_rows_with_errors(arithmetic: str, tighten: str) -> None:
+    """Large shifts that cancel: in a mixed-integer program the unit is the column before them, but it is not so when rounded.
+
+    Executed in float32 a step of 1e8 loses units; in float64 a shift of 7 between two of 1e17 is lost when multiplied out.
+    """
+    first, last = linear([[1.0], [1.0]], [0.0, -1004.5]), linear([[1.0, 2**-6], [0.0, 0.0]], [-1001.5, 0.0])
+    shifts = [1e8, -1e8] if arithmetic == "executed" else [1e17, -7.0, -1e17]
+    inner = [linear([[1.0, 0.0], [0.0, 1.0]], [shift, 0.0]) for shift in shifts]
+    dtype = torch.float32 if arithmetic == "executed" else torch.float64
+    module = nn.Sequential(nn.ReLU(), first, *inner, nn.ReLU(), last).to(dtype)
+    net, x = Network(module, (1,)).eval(), torch.tensor([[1004.5]], dtype=dtype)
+    found = rc.certify(
+        net, x, torch.tensor([0]), Ball(math.inf, 1.0, None), f"mip(seconds=5, tighten={tighten!r})",
+        arithmetic=arithmetic,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert found.verdict != [Verdict.ROBUST]
