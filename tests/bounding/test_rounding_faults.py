@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import relucert as rc
-from relucert.bounding.base import Bounding
 from relucert.bounding.interval import Interval
+from relucert.bounding.preactivations import Bounding
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
@@ -121,3 +121,31 @@ def test_units_that_only_look_copied_have_rows_with_errors(arithmetic: str, tigh
         arithmetic=arithmetic,  # type: ignore[arg-type]
     )  # fmt: skip
     assert found.verdict != [Verdict.ROBUST]
+
+
+@pytest.mark.parametrize("weight", [7.7e-21, 1.3e-21, 3.1e-21])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scale_that_underflows_is_off_by_the_smallest_number_times_the_input(
+    weight: float, dtype: torch.dtype
+) -> None:
+    """A batch norm with weight / sqrt(variance) below the normal numbers of float32, of inputs around 1e25."""
+    norm, last = nn.BatchNorm1d(1), linear([[1e15], [0.0]])
+    with torch.no_grad():
+        norm.running_var.fill_(3e38)
+        norm.weight.fill_(weight)
+    net = Network(nn.Sequential(norm, nn.ReLU(), last), (1,)).eval()
+    x = torch.tensor([[1e25]])
+    exact = (
+        Fraction(float(last.weight.detach()[0, 0]))
+        * Fraction(float(norm.weight.detach()[0]))
+        * Fraction(float(x[0, 0]))
+    )
+    for sign in (1, -1):
+        prop = Property(sign * FIRST.rows, FIRST.offsets)
+        found = proved(net, BOUNDING["crown"](), x, Ball(math.inf, 0.0, None), prop, dtype)
+        with torch.no_grad():
+            assert bool((found.executed.double() <= prop.margins(net(x).double())).all())
+        # Of real arithmetic the square root is known to twelve digits.
+        root = Fraction(math.sqrt(float(norm.running_var[0]) + norm.eps))
+        truth = sign * exact / root
+        assert Fraction(float(found.real)) <= truth + abs(truth) * Fraction(1, 10**12)

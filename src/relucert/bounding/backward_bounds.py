@@ -76,7 +76,9 @@ class BackwardBounds:
         reach = length * torch.where(length == 0, torch.zeros_like(eps), eps)
         if charge is not None:
             with torch.no_grad():
-                own = charge.steps * (charge.largest @ every.abs().T + offset.abs())
+                # Offsets of affine nodes in a row are added up one after the other.
+                count = 1 + len(affine_ancestors(self.graph, node)[0]) / 8
+                own = count * charge.steps * (charge.largest @ every.abs().T + offset.abs())
                 reach = reach + RAISED * (own + charge.drift.sum(1) + charge.lost[:, None])
         free = Interval((value - reach).reshape(-1, *shape), (value + reach).reshape(-1, *shape)).meet(known)
         if self.ball.box is None:

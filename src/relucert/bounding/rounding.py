@@ -134,9 +134,9 @@ class Accuracy:
         self, node: Node[Affine], inputs: list[Interval], drifts: list[Tensor | None]
     ) -> tuple[Float[Tensor, " batch 2 *shape"] | None, Float[Tensor, " batch *shape"] | None]:
         """The drift of an affine node, and how far the node itself rounds: by so much its interval is widened."""
-        op, own = node.op, None
+        op, own, wider = node.op, None, None
         if not op.permutes:
-            own = self._own(node, inputs)
+            own, wider = self._own(node, inputs)
         passed = None
         if any(drift is not None for drift in drifts):
             like = next(drift for drift in drifts if drift is not None)
@@ -147,23 +147,29 @@ class Accuracy:
             passed = RAISED * op.absolute(*given).unflatten(0, like.shape[:2])
         if own is None:
             return passed, None
-        return own if passed is None else own + passed, own.sum(1)
+        return own if passed is None else own + passed, wider
 
-    def _own(self, node: Node[Affine], inputs: list[Interval]) -> Float[Tensor, " batch 2 *shape"]:
+    def _own(
+        self, node: Node[Affine], inputs: list[Interval]
+    ) -> tuple[Float[Tensor, " batch 2 *shape"], Float[Tensor, " batch *shape"]]:
+        """What the node itself adds to the drift of its value, and to the interval of its value."""
         op, rounding = node.op, self.rounding
         largest = [absolute(within) for within in inputs]
         reach = op.magnitude(*largest)
         offset = op.magnitude(*(part.new_zeros(1, *part.shape[1:]) for part in largest))
         info, more = torch.finfo(reach.dtype), _MORE + sum(self.readers[source] for source in node.inputs)
         count = max(op.terms, op.adjoint_terms)
-        computed = gamma(count + more, reach.dtype) * reach + gamma(math.prod(node.shape) + 4, reach.dtype) * offset
+        computed = gamma(count + more, reach.dtype) * reach + count * info.tiny
+        # Backward propagation takes the product of coefficients and offsets over all units; intervals do not.
+        summed = gamma(math.prod(node.shape) + 4, reach.dtype) * offset
         there, relative = torch.finfo(rounding.executed), gamma(op.terms, rounding.executed)
         # Beyond the range of the dtype nothing is known of the value; an average is a sum first.
         executed = torch.where(reach * (op.terms * (1 + relative)) < there.max, relative * reach, math.inf)
         # Products that underflow: of the coefficients, times what they stand at, and of the values themselves.
         total = sum((part.flatten(1).sum(1) for part in largest), start=rounding.lost.new_zeros(len(reach)))
         rounding.lost = rounding.lost + count * info.tiny * (1.0 + total)
-        return RAISED * torch.stack([computed + count * info.tiny, executed + op.terms * there.tiny], 1)
+        executed = executed + op.terms * there.tiny
+        return RAISED * torch.stack([computed + summed, executed], 1), RAISED * (computed + executed)
 
     def switching(
         self, node: Node[Switching], within: Interval, drift: Float[Tensor, " batch 2 *shape"] | None

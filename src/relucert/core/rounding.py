@@ -42,7 +42,7 @@ def gamma(count: int, dtype: torch.dtype = torch.float64) -> float:
     inf
     """
     total = count * unit_roundoff(dtype)
-    return total / (1 - total) if total < 0.5 else math.inf
+    return total / (1 - total) if total < 0.01 else math.inf
 
 
 def gamma_above(count: int, dtype: torch.dtype = torch.float64) -> float:

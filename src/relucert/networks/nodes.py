@@ -16,6 +16,10 @@ from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
+#: Computed coefficients, as of a batch norm, count as larger by this in magnitudes: gamma_n times it exceeds the smallest
+#: normal number of float32, so that the error of a coefficient that underflows is paid for.
+SMALLEST = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps
+
 
 @dataclass(frozen=True, eq=False)
 class Source:

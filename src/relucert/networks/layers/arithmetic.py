@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored
-from relucert.networks.nodes import Affine, Literal, Shape, Source
+from relucert.networks.nodes import SMALLEST, Affine, Literal, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
@@ -64,6 +64,11 @@ class Scale(Affine):
     def absolute(self, z: Tensor) -> Tensor:
         size = abs(self.constant.value)
         return z / size if self.divide else z * size
+
+    terms = 3
+
+    def magnitude(self, z: Tensor) -> Tensor:
+        return self.absolute(z) + z * SMALLEST
 
     def sources(self) -> dict[str, Source]:
         return _named(self.constant)

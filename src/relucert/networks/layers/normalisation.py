@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from relucert.networks.build.values import Traced
 from relucert.networks.layers.family import Family, Restored, arguments, held, with_tensors
-from relucert.networks.nodes import Affine, Shape, Source
+from relucert.networks.nodes import SMALLEST, Affine, Shape, Source
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
@@ -52,7 +52,7 @@ class BatchNorm(Affine):
         return z * self.scale().abs()
 
     def magnitude(self, z: Tensor) -> Tensor:
-        total = (z + self._channels(self.mean.value).abs()) * self.scale().abs()
+        total = (z + self._channels(self.mean.value).abs()) * (self.scale().abs() + SMALLEST)
         return total if self.bias is None else total + self._channels(self.bias.value).abs()
 
     def sources(self) -> dict[str, Source]:

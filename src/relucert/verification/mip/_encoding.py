@@ -28,7 +28,8 @@ class Encoding:
         found = {}
         for node in self.graph.switches:
             within, drift = bounds.inputs[node.index], bounds.rounding.before[node.index][0]
-            rounding = (drift.sum(0) if executed else drift[0]).numpy()
+            # Twice: coefficients are multiplied out first, and then summed up with the columns.
+            rounding = 2 * (drift.sum(0) if executed else drift[0]).numpy()
             low, high = within.lower.flatten().numpy(), within.upper.flatten().numpy()
             found[node.index] = Ranges(low, high, SLACK + rounding, rounding)
         return found
