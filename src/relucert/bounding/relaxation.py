@@ -21,6 +21,7 @@ the rows is kept for the gradient (`pull_through_relu`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal, NamedTuple
@@ -198,7 +199,7 @@ def _max_pool(op: MaxPool2d, within: Interval, rule: Any, drift: Tensor | None =
     if drift is not None:  # a functional of a maximum becomes one of an entry of its window
         charge = op.apply(drift.unflatten(2, op.in_shape).flatten(0, 1)).unflatten(0, drift.shape[:2]).flatten(2)
         # Offsets have either sign: what rounds their sum is a share of the absolute values.
-        size = gamma_above(offset[0].numel(), offset.dtype) * offset.detach().abs().flatten(1)
+        size = gamma_above(math.prod(offset.shape[1:]), offset.dtype) * offset.detach().abs().flatten(1)
         charge = torch.stack([charge[:, 0] + size, charge[:, 1]], 1)
     return MaxPoolRelaxation(op, windows[place, floor], windows[place, order[..., 0]], slope, offset, charge)
 
