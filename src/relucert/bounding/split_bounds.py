@@ -157,6 +157,8 @@ def ascend(
     with torch.no_grad():
         point = problems.ball.minimum(problems.x, bound.functional.rows.detach(), point=True).point
         assert point is not None
+        # A functional that is not a number has no minimiser: the centre stands for it.
+        point = torch.where(point.isfinite(), point, problems.x.unsqueeze(1))
         units = torch.full((len(problems), options.candidates), -1)
         if bound.relus:
             units = _branching_scores(bound, options.candidates)

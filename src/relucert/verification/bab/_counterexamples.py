@@ -135,6 +135,7 @@ class CounterexampleSearch:
                 way = gradient.sign()
             else:
                 way = gradient / gradient.flatten(1).norm(dim=1).clamp(min=1e-30).reshape(eps.shape)
+            way = way.nan_to_num(0.0, 0.0, 0.0)  # a gradient whose length overflows leads nowhere
             z = ball.project(x, z.detach() - share * (1 - step / self.descent) * eps * way)
         return z.detach().double()
 
