@@ -92,6 +92,21 @@ def test_a_tree_saves_nodes():
     assert int(grown.nodes[known].sum()) < int(fresh.nodes[known].sum())
 
 
+def test_of_a_margin_that_a_larger_ball_has_closed_in_part_only_the_sign_is_known():
+    """The subproblems that were closed at the larger ball are not bounded again, so no more than their sign may be reported."""
+    net = network("fc deep")
+    x = inputs(net, 4)
+    eps = rc.radius(net, x, p=math.inf, method="bab(nodes=500)", tol=0.02).lower * 0.98
+    larger = searched(net, x, eps * 1.02, math.inf, BaB(nodes=5))
+    places = [place for place in larger.saved if not bool(larger.falsified[place])]
+    assert places, "some search must end with open subproblems"
+    smaller = searched(net, x, eps, math.inf, BaB(nodes=500), saved={place: larger.saved[place] for place in places})
+    for place in places:
+        assert bool(smaller.proved[place])
+        assert float(smaller.margin[place]) <= math.ulp(0.0)
+        assert not float(smaller.executed[place]) > 0
+
+
 def test_rows_that_are_known_are_not_asked_again():
     net = network("fc deep")
     x = inputs(net, 2)

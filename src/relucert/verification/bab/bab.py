@@ -232,6 +232,8 @@ class _Search:
             splits = torch.zeros(1, sum(self.parts.sizes), dtype=torch.int8)
             if problem.point in self.query.saved:
                 splits = self.query.saved[problem.point].leaves(problem.row, *self.parts.known(problem.point))
+                # Of what the search at the larger ball has closed only the sign of the margin is known.
+                problem.close(math.ulp(0.0), math.ulp(0.0) if self.query.strict else -math.inf)
             keys += [key] * len(splits)
             rows.append(splits)
         if not keys:
