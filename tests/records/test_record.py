@@ -313,3 +313,13 @@ def test_only_a_proof_covers_an_arithmetic():
         example(verdict="robust", arithmetic="exact")
     with pytest.raises(InvalidInput, match="rounding must be at least 0, got -1"):
         example(rounding=-1)
+
+
+def test_fields_of_later_schemas_contradict_nothing_where_they_are_missing():
+    """A record of an older line and one of today, of the same question and with the same answer, are one record."""
+    box = ball_fields(2, 0.3, (0, 1))
+    old = Record(model="m", data="mnist", split="test", index=0, ball=box, method="auto", verdict="robust", margin=0.5)
+    new = replace(old, arithmetic="executed", executed=0.4, rounding=1e-6)
+    assert old.differences(new) == new.differences(old) == []
+    assert new.differences(replace(new, executed=0.3)) == ["executed"]
+    assert old.differences(replace(new, margin=0.6)) == ["margin"]

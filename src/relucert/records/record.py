@@ -15,6 +15,8 @@ from relucert.core.errors import DamagedData, InvalidInput
 from relucert.core.verdict import Verdict as Verdict
 
 SCHEMA = 4
+#: Fields that schema 4 has added.
+_LATER = {"arithmetic", "executed", "rounding"}
 """The version of the fields of a line; 1 (without `by`), 2 (without `reason`, `claim`) and 3 (without `arithmetic`, `executed`,
 `rounding`) can be read."""
 
@@ -117,9 +119,12 @@ class Record:
         return hashlib.sha256(_json(named, sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, other: Record) -> list[str]:
-        """The names of the compared fields in which two records differ."""
-        names = [f.name for f in fields(self) if f.compare]
-        return [name for name in names if getattr(self, name) != getattr(other, name)]
+        """The names of the compared fields in which two records differ.
+
+        Fields that lines of older schemas lack contradict nothing where one of the records has none.
+        """
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.compare]
+        return [name for name, a, b in pairs if a != b and not (name in _LATER and (a is None or b is None))]
 
     def to_line(self) -> str:
         """One line of strict JSON without its line end: schema, key, all fields, and a checksum of the text before it.
