@@ -14,7 +14,7 @@ import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.preactivations import Bounding
 from relucert.bounding.relaxation import relax
-from relucert.bounding.rounding import Margins
+from relucert.bounding.rounding import Accuracy, Margins, Rounding
 from relucert.core.ball import Ball
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
@@ -149,3 +149,26 @@ def test_a_scale_that_underflows_is_off_by_the_smallest_number_times_the_input(
         root = Fraction(math.sqrt(float(norm.running_var[0]) + norm.eps))
         truth = sign * exact / root
         assert Fraction(float(found.real)) <= truth + abs(truth) * Fraction(1, 10**12)
+
+
+class Twice(nn.Module):
+    """A layer of ReLUs that is read as it is and in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Linear(3, 4), nn.Linear(4, 2), nn.Conv2d(1, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x).relu()
+        return self.left(z) + self.right(z.reshape(-1, 1, 2, 2)).flatten(1)
+
+
+def test_functionals_that_are_added_up_at_the_input_of_a_permutation_are_charged() -> None:
+    net = Network(Twice(), (3,)).eval()
+    x = torch.rand(1, 3)
+    accuracy = Accuracy(net.graph, Rounding.over(x, Ball(math.inf, 0.1), torch.float32))
+    (node,) = [node for node in net.graph.affine_nodes if node.op.permutes and accuracy.readers[node.inputs[0]] > 1]
+    drift, wider = accuracy.affine(node, [Interval(torch.ones(1, 4), 2 * torch.ones(1, 4))], [None])
+    assert drift is not None
+    assert wider is not None
+    assert bool((drift[:, 0] > 0).all())

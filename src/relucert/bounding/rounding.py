@@ -135,7 +135,8 @@ class Accuracy:
     ) -> tuple[Float[Tensor, " batch 2 *shape"] | None, Float[Tensor, " batch *shape"] | None]:
         """The drift of an affine node, and how far the node itself rounds: by so much its interval is widened."""
         op, own, wider = node.op, None, None
-        if not op.permutes:
+        # A permutation rounds nothing, but where its input has other readers, functionals are added up there.
+        if not op.permutes or any(self.readers[source] > 1 for source in node.inputs):
             own, wider = self._own(node, inputs)
         passed = None
         if any(drift is not None for drift in drifts):
