@@ -8,13 +8,12 @@ STAMP  := $(VENV)/.installed
 demo: $(STAMP)  ## train, evaluate and report on the embedded digits, about two minutes
 	$(BIN)/python -m relucert.experiments.demo
 
-test: $(STAMP)  ## the test suite
-	$(BIN)/python -m pytest -q -n 2
+test: $(STAMP)  ## the test suite, and the share of lines that it runs, folder by folder
+	$(BIN)/python -m slipcover --source src/relucert --json --out .coverage.json -m pytest -q -n 2
+	$(BIN)/python scripts/coverage.py
 
-# Line tracing makes the tests a third to a half slower before Python 3.12, so it has a target of its own.
-coverage: $(STAMP)  ## the test suite, and the share of lines that it runs
-	COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
-	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term:skip-covered
+coverage:  ## the lines that the last `make test` did not run, file by file
+	$(BIN)/python scripts/coverage.py --files
 
 slow: $(STAMP)  ## the long studies, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m slow
@@ -41,4 +40,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo .coverage .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo .coverage.json .pytest_cache .ruff_cache .hypothesis
