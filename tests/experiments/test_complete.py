@@ -55,6 +55,24 @@ def test_stages_add_up_to_the_ends_of_the_robust_error(monkeypatch, tmp_path) ->
     assert "| fc1-at-2 | 5 | 70 | -0.250 | 30 |" in lines
 
 
+@pytest.mark.parametrize(
+    ("single", "double", "said"),
+    [
+        ({"verdicts": "rvm"}, {"verdicts": "rvm"}, "the same at every point"),
+        ({"verdicts": "rum"}, {"verdicts": "rvm"}, "others at 1 points"),
+        ({"verdicts": "rvm"}, {}, "the same robust error"),
+        ({"verdicts": "rvm", "robust_error": 0.75}, {}, "another robust error"),
+    ],
+)
+def test_verdicts_in_float32_are_compared_with_float64(monkeypatch, tmp_path, single, double, said) -> None:
+    monkeypatch.setattr(complete, "RESULTS", tmp_path)
+    both = {"points": 3, "broken_error": 0.5, "robust_error": 0.5, "by": {}, "undecided": [], "seconds": 7.0}
+    (tmp_path / "lpd-mlp.json").write_text(json.dumps({**both, **double}))
+    assert "## In float32" not in complete.page()
+    (tmp_path / "lpd-mlp-float32.json").write_text(json.dumps({**both, "seconds": 3.0, **single}))
+    assert f"| lpd-mlp | {said} | 0 | 3 | 7 |" in complete.page().splitlines()
+
+
 @pytest.mark.skipif(not (RESULTS / "complete.md").exists(), reason="no figures of complete verification here")
 def test_the_page_is_that_of_the_figures(monkeypatch):
     monkeypatch.setattr(complete, "RESULTS", RESULTS / "complete")

@@ -3,8 +3,8 @@
     python -m relucert.experiments.complete FOLDER [NAME ...]     # FOLDER has the networks of others; all, or some of the list
 
 Points are decided by `auto` in two processes; what is decided stays decided (`runs/records/`), so the list may be worked off in
-pieces. The networks of others are taken as float64, as the exact solvers of their publications did: then rounding takes no
-part in what is decided. The page is `results/complete.md`.
+pieces. The networks of others are taken as float64, as the exact solvers of their publications did, and in cases whose names
+end in `-float32` as they are stored; the page compares the verdicts. The page is `results/complete.md`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -39,7 +41,10 @@ PLOT = "seconds.svg"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One network, one ball, some points; `stated` is what was published about it."""
+    """One network, one ball, some points; `stated` is what was published about it.
+
+    `dtype` is that in which a network of others is decided; those of `results/` keep their own.
+    """
 
     model: str
     data: str = "mnist"
@@ -49,6 +54,7 @@ class Case:
     timeout: float = 30.0
     method: str = "auto"
     stated: str = ""
+    dtype: str = "float64"
 
     @property
     def own(self) -> bool:
@@ -72,28 +78,32 @@ CASES: dict[str, Case] = {
     "fc1-at-inf": Case(model="results/mnist-fc1-at-inf", points=200),
     "fc1-at-2": Case(model="results/mnist-fc1-at-2", p=2.0, eps=0.3, points=200),
 }
+#: Behind the name of a case in float64 stands the same case in float32.
+SINGLE = "-float32"
+CASES |= {f"{name}{SINGLE}": replace(case, dtype="float32") for name, case in CASES.items() if not case.own}
 UNION = ("universal-inf", "universal-2", "universal-1")
 STATED_UNION = "12.4 to 20.8 %"
 
 
 def checkpoint(case: Case, folder: Path) -> Path:
-    """The network of a case as a checkpoint of ours; that of others is made in float64."""
+    """The network of a case as a checkpoint of ours; that of others in the dtype of the case."""
     if case.own:
         return Path(case.model)
     source = folder / case.model
     if not source.exists():
         raise InvalidInput(f"FOLDER must hold {case.model}, got no such file in {folder}")
-    target = RUNS / "published" / f"{'-'.join(Path(case.model).with_suffix('').parts)}.safetensors"
+    suffix = SINGLE if case.dtype == "float32" else ""
+    target = RUNS / "published" / f"{'-'.join(Path(case.model).with_suffix('').parts)}{suffix}.safetensors"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        save(published(source).double(), target)
+        save(published(source).to(getattr(torch, case.dtype)), target)
     return target
 
 
 def decided(name: str, folder: Path) -> Verdicts:
     """Decide the points of a case and keep the summary."""
     case = CASES[name]
-    records = RUNS / "records" / f"complete-{name.removesuffix('-1000')}.jsonl"
+    records = RUNS / "records" / f"complete-{name.replace('-1000', '')}.jsonl"
     records.parent.mkdir(parents=True, exist_ok=True)
     config = CertifyConfig(
         model=checkpoint(case, folder), data=case.data, p=case.p, eps=case.eps, points=case.points, method=case.method,
@@ -108,6 +118,8 @@ def decided(name: str, folder: Path) -> Verdicts:
     found = Verdicts.of(reached, len(task))
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
     summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
+    if not case.own:
+        summary["verdicts"] = verdicts(found.records)
     if case.own and open_:
         summary["open"] = unproved(found.records, config)
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -121,6 +133,11 @@ def decided(name: str, folder: Path) -> Verdicts:
         f"{len(open_)} undecided, {found.seconds:.0f} s"
     )
     return found
+
+
+def verdicts(records: Sequence[Record]) -> str:
+    """The first letter of the verdict of every point, in the order of the points."""
+    return "".join(str(record.verdict)[0] for record in sorted(records, key=lambda record: record.index))
 
 
 def stages(records: Sequence[Record]) -> dict[str, dict[str, int]]:
@@ -161,7 +178,7 @@ def page() -> str:
             cases.append(
                 VerifiedCase(
                     name=name, network=case.model, data=case.data, p=case.p, eps=case.eps, timeout=case.timeout,
-                    published=case.stated, own=case.own, summary=json.loads(file.read_text()),
+                    published=case.stated, own=case.own, twin=name.removesuffix(SINGLE), summary=json.loads(file.read_text()),
                 )
             )  # fmt: skip
     ends = union()

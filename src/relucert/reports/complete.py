@@ -15,7 +15,8 @@ from relucert.reports._markdown import ball, table
 class VerifiedCase:
     """A network, a ball, the seconds for one point, what was published, and the summary of the verdicts.
 
-    `own`: the network is one of `results/`; only of these the page shows the methods one by one.
+    `own`: the network is one of `results/`; only of these the page shows the methods one by one. `twin` is the name of the same
+    case in float64, its own name where it is not in float32.
     """
 
     name: str
@@ -26,6 +27,7 @@ class VerifiedCase:
     timeout: float
     published: str
     own: bool
+    twin: str
     summary: dict[str, Any]
 
     def cells(self) -> list[str]:
@@ -94,7 +96,35 @@ def page(cases: Sequence[VerifiedCase], union: Union | None, plot: Path | None) 
             "",
             f"![seconds over unstable units]({plot})",
         ]
-    return "\n".join([*lines, *_methods(cases), *_undecided(cases)]) + "\n"
+    return "\n".join([*lines, *_single(cases), *_methods(cases), *_undecided(cases)]) + "\n"
+
+
+def _single(cases: Sequence[VerifiedCase]) -> list[str]:
+    """Whether verdicts in float32 are those in float64, point by point where both were decided by this version."""
+    by_name = {case.name: case.summary for case in cases}
+    rows = []
+    for case in cases:
+        if case.twin == case.name or case.twin not in by_name:
+            continue
+        single, double = case.summary, by_name[case.twin]
+        if "verdicts" in single and "verdicts" in double:
+            other = sum(one != two for one, two in zip(single["verdicts"], double["verdicts"], strict=True))
+            same = "the same at every point" if other == 0 else f"others at {other} points"
+        else:
+            ends = ("broken_error", "robust_error")
+            same = (
+                "the same robust error" if all(single[end] == double[end] for end in ends) else "another robust error"
+            )
+        rows.append(
+            [case.twin, same, str(len(single["undecided"])), f"{single['seconds']:.0f}", f"{double['seconds']:.0f}"]
+        )
+    if not rows:
+        return []
+    return [
+        "", "## In float32 and in float64", "",
+        "Networks as they are stored, in float32, beside the same weights in float64.", "",
+        *table(["case", "verdicts", "undecided in float32", "seconds in float32", "seconds in float64"], rows),
+    ]  # fmt: skip
 
 
 def _methods(cases: Sequence[VerifiedCase]) -> list[str]:
