@@ -81,7 +81,6 @@ WHERE = {
     "training/schemes/scheme.py": "training/test_config.py",
     "training/schemes/spectral.py": "training/test_config.py::test_texts_and_values_are_the_same_scheme",
     "training/schemes/stability.py": "training/test_config.py::test_texts_and_values_are_the_same_scheme",
-    "verification/bounds.py": "bounding/test_linear_bounds.py",
     "verification/mip/distortion.py": "verification/mip/test_mip.py",
     "verification/radius.py": "verification/test_certify.py",
     "verification/registry.py": "verification/test_samples.py",
