@@ -19,16 +19,29 @@ class WrongMode(RelucertError, RuntimeError):
     """The network is in train mode, but the function is only defined for eval mode."""
 
 
-class CheckpointError(RelucertError, ValueError):
-    """A file is not a checkpoint, or is damaged."""
-
-
 class MissingData(RelucertError, FileNotFoundError):
     """A data set is not in the data folder and cannot be downloaded; the message says what to do."""
 
 
 class DamagedData(RelucertError, ValueError):
-    """The contents of a data file or a download are not the expected ones."""
+    """The contents of a file or a download are not what they must be: the one error for all files that lie.
+
+    `path` is the file, `entry` what in the file is wrong (a line, an array, a byte; "" for all of it), `remedy` what the user
+    can do; the message has all three.
+
+    >>> str(DamagedData("the sha256 does not fit", path="a.arrays", entry="byte 120", remedy="restore it from a copy"))
+    'a.arrays: byte 120: the sha256 does not fit; restore it from a copy'
+    """
+
+    def __init__(self, message: str, *, path: object = None, entry: str = "", remedy: str = "") -> None:
+        parts = [str(part) for part in (path, entry) if part not in (None, "") and str(part) not in message]
+        text = ": ".join([*parts, message])
+        super().__init__(text if not remedy or remedy in text else f"{text}; {remedy}")
+        self.path, self.entry, self.remedy = None if path is None else str(path), entry, remedy
+
+
+class CheckpointError(DamagedData):
+    """A file does not hold a network that can be loaded: it is no checkpoint, or it is damaged."""
 
 
 class RecordConflict(RelucertError, ValueError):
