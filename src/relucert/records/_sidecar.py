@@ -131,7 +131,7 @@ def _next(file: BinaryIO, path: Path, start: int, size: int) -> _Chunk | None:
     prefix = file.read(_PREFIX.size)
     if not (prefix.startswith(MAGIC) or MAGIC.startswith(prefix)):
         # A crash of the machine can leave zeros where the file grew before its bytes were written.
-        if not prefix.strip(b"\0") and all(not block.strip(b"\0") for block in _blocks(file)):
+        if not prefix.strip(b"\0") and all(not block.strip(b"\0") for block in _blocks(file, size)):
             return None
         raise _damaged(path, start, "no array begins there")
     if len(prefix) < _PREFIX.size:
@@ -143,7 +143,7 @@ def _next(file: BinaryIO, path: Path, start: int, size: int) -> _Chunk | None:
         raise _damaged(path, start, f"its header must have at most {LONGEST_HEADER} bytes, got {length}")
     header = file.read(length)
     if len(header) < length:
-        _refuse_more(file, path, start)
+        _refuse_more(file, path, start, size)
         return None
     if zlib.crc32(header) != header_crc:
         raise _damaged(path, start, "the checksum does not fit")
@@ -153,7 +153,7 @@ def _next(file: BinaryIO, path: Path, start: int, size: int) -> _Chunk | None:
         raise _damaged(path, start, str(error)) from error
     if entry.offset + entry.size <= size:
         return _Chunk(name, entry, torn=False)
-    _refuse_more(file, path, start)
+    _refuse_more(file, path, start, size)
     return _Chunk(name, entry, torn=True)
 
 
@@ -170,7 +170,7 @@ def _described(header: bytes, offset: int) -> tuple[tuple[str, str], Entry]:
     return (key, name), Entry(offset, dtype.str, shape, sha256)
 
 
-def _refuse_more(file: BinaryIO, path: Path, start: int) -> None:
+def _refuse_more(file: BinaryIO, path: Path, start: int, size: int) -> None:
     """Raise if a chunk begins behind the incomplete one at `start`.
 
     A writer that was killed writes nothing more, and the next one removes what it left: so the chunk is not incomplete, but its
@@ -178,7 +178,7 @@ def _refuse_more(file: BinaryIO, path: Path, start: int) -> None:
     """
     file.seek(start + len(MAGIC))
     place, kept = start + len(MAGIC), b""
-    for block in _blocks(file):
+    for block in _blocks(file, size):
         text = kept + block
         for found in re.finditer(MAGIC, text):
             prefix = text[found.start() : found.start() + _PREFIX.size]
@@ -188,9 +188,9 @@ def _refuse_more(file: BinaryIO, path: Path, start: int) -> None:
         place, kept = place + len(block), text[-_PREFIX.size + 1 :]
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """The rest of a file in pieces."""
-    while block := file.read(_BLOCK):
+def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:
+    """The bytes of a file up to `end` in pieces; a writer may add more at the same time."""
+    while block := file.read(min(_BLOCK, max(0, end - file.tell()))):
         yield block
 
 
