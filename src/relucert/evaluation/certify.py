@@ -103,6 +103,7 @@ class CertifyTask(Task[CertifyConfig]):
         deadline = math.inf if config.run_timeout is None else time.monotonic() + config.run_timeout
         keys, known = [self.question.record(index).key for index in range(len(self))], versions()
         with RecordStore(config.records, writable=True) as store:
+            self._inspect(store)
             missing = torch.tensor([index for index, key in enumerate(keys) if key not in store], dtype=torch.long)
             for key in [key for key in keys if key in store]:
                 yield store.record(key)
@@ -131,6 +132,7 @@ class CertifyTask(Task[CertifyConfig]):
         budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
         for found in decide(query, self.verifier, budget, batch=len(x)):
             facts: dict[str, Any] = {
+                "content": self.contents[int(indices[found.index])],  # workers read the data themselves
                 "label": int(y[found.index]),
                 "prediction": predicted[found.index],
                 "verdict": found.verdict,
