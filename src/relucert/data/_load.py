@@ -14,6 +14,7 @@ from relucert.data import _idx as idx
 from relucert.data import cifar10, digits, gts, npz
 from relucert.data._download import download, verify
 from relucert.data._images import Dataset
+from relucert.data._zipped import REMEDY
 from relucert.data.folder import archive_path, data_folder, instructions, locate, npz_path
 from relucert.data.specs import Spec, spec_of
 
@@ -37,7 +38,7 @@ def dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     (torch.Size([1442, 1, 8, 8]), torch.int64, 1.0)
     """
     spec, path = spec_of(name), fetch(name, folder)
-    return Dataset(spec, digits.arrays().__getitem__ if path is None else partial(npz.read, path))
+    return Dataset(spec, digits.arrays().__getitem__ if path is None else partial(npz.read, path, spec=spec))
 
 
 def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | None:
@@ -55,7 +56,7 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | Non
     try:
         npz.check(path, spec)
     except DamagedData as error:
-        raise DamagedData(f"{error}; delete the file to have it made again") from error
+        raise DamagedData(str(error), path=path, entry=error.entry, remedy=REMEDY) from error
     return path
 
 

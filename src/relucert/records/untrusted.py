@@ -7,6 +7,7 @@ whatever is wrong with the contents becomes one error with the path, the entry a
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -42,14 +43,17 @@ def reading(
     before anything is allocated, so that the file is not its cause.
     """
     try:
-        with file_access(path, "read"):
-            yield
+        yield
     except DamagedData as error:
         found = kind if type(error) is DamagedData else type(error)
         raise found(str(error), path=path, entry=error.entry or entry, remedy=error.remedy or remedy) from error
     except (RelucertError, MemoryError):
         raise
     except Exception as error:  # parsers raise many kinds of errors for wrong bytes
+        # Those of the operating system have a number; a wrong place to seek comes from the file.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            with file_access(path, "read"):
+                raise
         raise kind(f"{os.fspath(path)} is damaged: {error}", path=path, entry=entry, remedy=remedy) from error
 
 
