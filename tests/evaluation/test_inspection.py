@@ -50,13 +50,21 @@ def relabel(folder: Path, **changes: np.ndarray) -> None:
 
 
 def asked(folder: Path) -> dict:
-    shared = {"model": folder / "net.safetensors", "data": "mnist", "points": COUNT, "batch": 5, "out": folder / "r.jsonl"}
+    shared = {
+        "model": folder / "net.safetensors",
+        "data": "mnist",
+        "points": COUNT,
+        "batch": 5,
+        "out": folder / "r.jsonl",
+    }
     radius = {"p": math.inf, "eps": 0.002}
     return {
         "certify": lambda: verdicts(CertifyConfig(**shared, **radius, method="crown")).records,
         "attack": lambda: attacked(AttackConfig(**shared, p=math.inf, eps=0.05, method="pgd(steps=5)")).records,
         "smallest": lambda: attacked(AttackConfig(**shared, p=2.0, method="ddn(steps=10)")).records,
-        "radius": lambda: radii(RadiusConfig(**shared, p=2.0, method="region(regions=1)", attack="ddn(steps=10)")).records,
+        "radius": lambda: (
+            radii(RadiusConfig(**shared, p=2.0, method="region(regions=1)", attack="ddn(steps=10)")).records
+        ),
         "evaluate": lambda: [
             evaluate(EvaluateConfig(**shared, p=math.inf, eps=0.05, attack="pgd(steps=5)", regions=False)).robust_error
         ],
@@ -126,7 +134,10 @@ def forge(folder: Path, **changes) -> None:
     with RecordStore(folder / "r.jsonl", writable=True) as writer:
         for record, arrays in kept:
             if "witness" in arrays:
-                record, arrays = replace(record, arrays={}, **changes.get("facts", {})), changes["arrays"](record, arrays)
+                record, arrays = (
+                    replace(record, arrays={}, **changes.get("facts", {})),
+                    changes["arrays"](record, arrays),
+                )
             writer.append(record, arrays)
 
 

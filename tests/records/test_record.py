@@ -140,7 +140,11 @@ def test_resealing_nothing_changes_nothing():
         ({"schema": [5]}, InvalidInput, r"schema must be at most 5, got \[5\]"),
         ({"lower": ["inf"]}, DamagedData, r"lower must be a number"),
         ({"content": "abc"}, DamagedData, r"content must be a sha256"),
-        ({"verdict": "robust", "margin": -5}, DamagedData, r"margin must not be negative where the verdict is robust, got -5"),
+        (
+            {"verdict": "robust", "margin": -5},
+            DamagedData,
+            r"margin must not be negative where the verdict is robust, got -5",
+        ),
         ({"extra": 3}, DamagedData, r"wrong fields: extra"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),

@@ -208,7 +208,8 @@ def test_a_header_that_lies_is_one_clear_error(lie, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", [b"", b"no JSON", b"[1]", b"[" * 50_000, b'{"key": "\xff"}', b'{"key":1,"key":2}', b"1" * 60_000, b"x" * 2**17]
+    "header",
+    [b"", b"no JSON", b"[1]", b"[" * 50_000, b'{"key": "\xff"}', b'{"key":1,"key":2}', b"1" * 60_000, b"x" * 2**17],
 )
 def test_a_header_that_is_no_header_is_one_clear_error(header, tmp_path):
     path = tmp_path / "x.arrays"

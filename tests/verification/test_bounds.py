@@ -34,7 +34,9 @@ def points_of(net: Network, x: Tensor, ball: rc.Ball, count: int = 60) -> Tensor
         rows += [torch.autograd.grad(values[:, unit].sum(), z, retain_graph=True)[0] for unit in some]
     slopes = torch.stack(rows, 1).detach()
     ends = [ball.minimum(x, sign * slopes, point=True).point for sign in (1, -1)]
-    return torch.cat([ball.sample(x, torch.Generator().manual_seed(0), count), *(end for end in ends if end is not None)], 1)
+    return torch.cat(
+        [ball.sample(x, torch.Generator().manual_seed(0), count), *(end for end in ends if end is not None)], 1
+    )
 
 
 @torch.no_grad()
@@ -42,7 +44,9 @@ def left(net: Network, points: Tensor, found: UnitBounds) -> float:
     """How far values at the points are outside the bounds, at most; not above 0 if all are inside."""
     every = points.flatten(0, 1)
     farthest = -math.inf
-    for value, within in zip([*net.preactivations(every), net(every)], [*found.inputs.values(), found.logits], strict=True):
+    for value, within in zip(
+        [*net.preactivations(every), net(every)], [*found.inputs.values(), found.logits], strict=True
+    ):
         value = value.unflatten(0, points.shape[:2]).double()
         outside = torch.maximum(within.lower[:, None].double() - value, value - within.upper[:, None].double())
         farthest = max(farthest, float(outside.max()))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+#: Characters of the message of `DamagedData`, without path and remedy.
+LONGEST_MESSAGE = 1000
+
+
 class RelucertError(Exception):
     """The base of all errors of relucert; the command line prints one as a single line and exits with code 2."""
 
@@ -34,6 +38,8 @@ class DamagedData(RelucertError, ValueError):
     """
 
     def __init__(self, message: str, *, path: object = None, entry: str = "", remedy: str = "") -> None:
+        if len(message) > LONGEST_MESSAGE:  # it may quote the file
+            message = f"{message[:LONGEST_MESSAGE]}..."
         parts = [str(part) for part in (path, entry) if part not in (None, "") and str(part) not in message]
         text = ": ".join([*parts, message])
         super().__init__(text if not remedy or remedy in text else f"{text}; {remedy}")

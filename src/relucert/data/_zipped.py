@@ -58,7 +58,8 @@ def member_info(archive: zipfile.ZipFile, path: Path, name: str) -> zipfile.ZipI
         raise DamagedData(f"{path}: {name} must be stored or deflated, got method {info.compress_type}", entry=name)
     if info.file_size > DEFLATED * info.compress_size + DEFLATED:
         raise DamagedData(
-            f"{path}: {name} must unpack from {info.compress_size} bytes, which cannot give {info.file_size}", entry=name
+            f"{path}: {name} must unpack from {info.compress_size} bytes, which cannot give {info.file_size}",
+            entry=name,
         )
     return info
 

@@ -146,7 +146,7 @@ def read(spec: Spec, files: Mapping[str, Path]) -> dict[str, np.ndarray]:
                     at(len(found))
     missing = [member for member in wanted if member not in found]
     if missing:
-        raise DamagedData(f"{path} must hold {', '.join(missing)}", path=path, entry=missing[0])
+        raise DamagedData(f"{path} must hold {', '.join(missing)}", path=path, entry=missing[0], remedy=REMEDY)
     arrays = {}
     for split, members in BATCHES.items():
         arrays[f"x_{split}"] = np.concatenate([found[member][0] for member in members])

@@ -59,7 +59,9 @@ def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> N
     """Raise DamagedData unless all labels are classes of the data set."""
     low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
     if low < 0 or high >= spec.classes:
-        raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}", entry=key)
+        raise DamagedData(
+            f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}", entry=key
+        )
 
 
 def check(path: Path, spec: Spec) -> None:

@@ -109,6 +109,8 @@ def _matrix(raw: memoryview, order: str) -> tuple[str, np.ndarray] | None:
     shape = shape_of([int(side) for side in np.frombuffer(sizes.content, f"{order}i4")], f"array {what}")
     size = array_bytes(stored, shape, f"array {what}")
     if size != len(numbers.content):
-        raise DamagedData(f"its shape {shape} must take {size} bytes, got {len(numbers.content)}", entry=f"array {what}")
+        raise DamagedData(
+            f"its shape {shape} must take {size} bytes, got {len(numbers.content)}", entry=f"array {what}"
+        )
     array_bytes(kept, shape, f"array {what}")
     return what, np.frombuffer(numbers.content, stored).reshape(shape, order="F").astype(kept)

@@ -24,8 +24,16 @@ def check_description(description: Any, tensors: Mapping[str, Tensor]) -> None:
     _require(isinstance(description, dict), "description must be an object", description)
     nodes, trainable = description.get("nodes"), description.get("trainable")
     _require(isinstance(nodes, list) and 2 <= len(nodes) <= NODES, f"nodes must be a list of 2 to {NODES}", nodes)
-    _require(isinstance(trainable, list) and all(isinstance(name, str) for name in trainable), "trainable must be texts", trainable)
-    _require(description.get("input_shape") == nodes[0].get("shape"), "input_shape must be that of the first node", description)
+    _require(
+        isinstance(trainable, list) and all(isinstance(name, str) for name in trainable),
+        "trainable must be texts",
+        trainable,
+    )
+    _require(
+        description.get("input_shape") == nodes[0].get("shape"),
+        "input_shape must be that of the first node",
+        description,
+    )
     numbers = products = 0
     for place, node in enumerate(nodes):
         _check_node(place, node, tensors)
@@ -39,7 +47,9 @@ def check_description(description: Any, tensors: Mapping[str, Tensor]) -> None:
 def _check_node(place: int, node: Any, tensors: Mapping[str, Tensor]) -> None:
     """Raise unless a node has the fields of one, and reads nodes before it and tensors of the file."""
     what = f"node {place}"
-    _require(isinstance(node, dict) and isinstance(node.get("kind"), str), f"{what} must be an object with a kind", node)
+    _require(
+        isinstance(node, dict) and isinstance(node.get("kind"), str), f"{what} must be an object with a kind", node
+    )
     inputs = node.get("inputs")
     _require(
         isinstance(inputs, list) and all(type(source) is int and 0 <= source < place for source in inputs),
@@ -50,7 +60,9 @@ def _check_node(place: int, node: Any, tensors: Mapping[str, Tensor]) -> None:
     _require(len(inputs) > 0, f"{what} must read a node", inputs)
     settings, used = node.get("settings"), node.get("tensors")
     _require(isinstance(settings, dict), f"{what} must have settings", settings)
-    _require(all(_bounded(value) for value in settings.values()), f"{what} must have settings below {LARGEST}", settings)
+    _require(
+        all(_bounded(value) for value in settings.values()), f"{what} must have settings below {LARGEST}", settings
+    )
     _require(
         isinstance(used, dict) and all(isinstance(name, str) and name in tensors for name in used.values()),
         f"{what} must use tensors of the file", used,

@@ -104,9 +104,7 @@ class Rebuilt(nn.Module):
         self.eval()
         values = [torch.empty(2, *shapes[0], device="meta")]
         for place, (layer, inputs) in enumerate(zip(self.layers, self.inputs, strict=True), 1):
-            held = {
-                name: value.to("meta") for name, value in (*layer.named_parameters(), *layer.named_buffers())
-            }
+            held = {name: value.to("meta") for name, value in (*layer.named_parameters(), *layer.named_buffers())}
             value = functional_call(layer, held, tuple(values[i].to(_dtype(held)) for i in inputs))
             if tuple(value.shape) != (2, *shapes[place]):
                 raise InvalidInput(f"node {place} must have shape {shapes[place]}, got {tuple(value.shape[1:])}")
