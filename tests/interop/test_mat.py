@@ -7,8 +7,8 @@ import torch
 from scipy.io import loadmat, savemat
 
 from relucert.core.errors import CheckpointError, FileAccessError
-from relucert.interop.loading import load
 from relucert.interop._mat_file import read_arrays
+from relucert.interop.loading import load
 from relucert.interop.mat import load_mat
 
 
@@ -163,5 +163,5 @@ def test_shapes_that_do_not_fit_are_refused_before_a_network_is_built(tmp_path):
         {"weights_conv1": np.zeros((3, 4, 1, 3))},
     ):
         savemat(tmp_path / "x.mat", arrays | changes)
-        with pytest.raises(CheckpointError, match="not the paper's architecture|of at most|of positive size"):
+        with pytest.raises(CheckpointError, match=r"not the paper's architecture|of at most|of positive size"):
             load(tmp_path / "x.mat")

@@ -176,7 +176,7 @@ def test_a_name_that_occurs_twice_is_refused():
 
 def test_nested_and_long_lines_are_refused_without_parsing():
     for body in ('{"schema":' + "[" * 100_000, '{"schema":"' + "x" * records.LONGEST_LINE + '"'):
-        with pytest.raises(DamagedData, match="must be nested at most 4 deep|must have at most"):
+        with pytest.raises(DamagedData, match=r"must be nested at most 4 deep|must have at most"):
             Record.from_line(f'{body},"check":"{records._check(body)}"}}')
 
 

@@ -624,7 +624,7 @@ def test_a_forged_verdict_is_refused(tmp_path):
     body = path.read_text().rpartition(',"check"')[0].replace('"verdict":"unknown"', '"verdict":"robust"')
     path.write_text(f'{body},"check":"{records._check(body)}"}}\n')
     with pytest.raises(
-        DamagedData, match="line 1 is damaged: .*margin must not be negative where the verdict is robust"
+        DamagedData, match=r"line 1 is damaged: .*margin must not be negative where the verdict is robust"
     ):
         RecordStore(path)
 

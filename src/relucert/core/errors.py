@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 #: Characters of the message of `DamagedData`, without path and remedy.
 LONGEST_MESSAGE = 1000
 

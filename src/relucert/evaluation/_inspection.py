@@ -1,7 +1,7 @@
 """What is in a store already, before an evaluation goes on from there: counterexamples are run again, other data is told apart.
 
-The network and the points are at hand, so a stored counterexample need not be believed: it must lie in the ball around its point
-and change the class. A stored proof cannot be checked this way; its facts must not contradict each other
+The network and the points are at hand, so a stored counterexample need not be believed: it must lie in the ball around its
+point and change the class. A stored proof cannot be checked this way; its facts must not contradict each other
 (`records/record.py`).
 """
 

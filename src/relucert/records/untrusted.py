@@ -1,8 +1,8 @@
 """Reading of files that may be damaged or hostile: every size is checked before anything is allocated.
 
-What a file says of itself is checked here and nowhere else: JSON of bounded length and depth (`bounded_json`), dtypes of a fixed
-list (`dtype_of`), shapes (`shape_of`) and the bytes of an array (`array_bytes`). Whoever reads a file does so inside `reading`:
-whatever is wrong with the contents becomes one error with the path, the entry and a remedy.
+What a file says of itself is checked here and nowhere else: JSON of bounded length and depth (`bounded_json`), dtypes of a
+fixed list (`dtype_of`), shapes (`shape_of`) and the bytes of an array (`array_bytes`). Whoever reads a file does so inside
+`reading`: whatever is wrong with the contents becomes one error with the path, the entry and a remedy.
 """
 
 from __future__ import annotations
