@@ -49,7 +49,7 @@ def relabel(folder: Path, **changes: np.ndarray) -> None:
     write_npz(folder / "mnist.npz", arrays | {name: changes[name] for name in changes if name == "y_test"})
 
 
-def asked(folder: Path) -> dict:
+def evaluations(folder: Path) -> dict:
     shared = {
         "model": folder / "net.safetensors",
         "data": "mnist",
@@ -71,22 +71,22 @@ def asked(folder: Path) -> dict:
     }
 
 
-ASKED = ["certify", "attack", "smallest", "radius", "evaluate"]
+VERBS = ["certify", "attack", "smallest", "radius", "evaluate"]
 
 
-@pytest.mark.parametrize("verb", ASKED)
+@pytest.mark.parametrize("verb", VERBS)
 def test_data_that_changed_behind_its_name_is_evaluated_again(folder, verb):
-    ask = asked(folder)[verb]
-    before = ask()
-    assert ask() == before, "what is known is not done again"
+    evaluation = evaluations(folder)[verb]
+    before = evaluation()
+    assert evaluation() == before, "what is known is not done again"
     assert len(RecordStore(folder / "r.jsonl")) == COUNT
     pixels = np.load(folder / "mnist.npz")["x_test"].copy()
     pixels[3:5] = 255 - pixels[3:5]
     relabel(folder, x_test=pixels)
     with pytest.warns(UserWarning, match=r"r\.jsonl: the records of 2 points are about other contents of data 'mnist'"):
-        after = ask()
+        after = evaluation()
     assert len(RecordStore(folder / "r.jsonl")) == COUNT + 2, "points that are the same keep their records"
-    fresh = asked(folder)[verb]
+    fresh = evaluations(folder)[verb]
     (folder / "r.jsonl").unlink()
     (folder / "r.arrays").unlink(missing_ok=True)
     assert [answer(record) for record in fresh()] == [answer(record) for record in after]
@@ -97,19 +97,19 @@ def answer(record):
 
 
 def test_labels_that_changed_are_another_question(folder):
-    ask = asked(folder)["certify"]
-    before = ask()
+    evaluation = evaluations(folder)["certify"]
+    before = evaluation()
     assert {str(record.verdict) for record in before} >= {"robust", "misclassified"}
     relabel(folder, y_test=np.full(COUNT, 3))
     with pytest.warns(UserWarning, match="are about other contents"):
-        after = ask()
+        after = evaluation()
     assert all(record.label == 3 for record in after)
     assert all((record.verdict == "misclassified") == (record.prediction != 3) for record in after)
 
 
 def test_old_records_are_read_and_say_what_they_lack(folder):
-    ask = asked(folder)["certify"]
-    before = ask()
+    evaluation = evaluations(folder)["certify"]
+    before = evaluation()
     (folder / "r.jsonl").unlink()
     (folder / "r.arrays").unlink(missing_ok=True)
     with RecordStore(folder / "r.jsonl", writable=True) as store:
@@ -118,7 +118,7 @@ def test_old_records_are_read_and_say_what_they_lack(folder):
                 store.append(replace(record, content=None))
         old = len(store)
     with pytest.warns(UserWarning, match=f"records of {old} points lack a digest of input and label, as an older"):
-        after = ask()
+        after = evaluation()
     assert after == before
     store = RecordStore(folder / "r.jsonl")
     assert sum(bool(record.lacks) for record in store.records()) == old
@@ -143,8 +143,8 @@ def forge(folder: Path, **changes) -> None:
 
 @pytest.mark.parametrize("verb", ["attack", "smallest", "radius"])
 def test_stored_counterexamples_are_run_again(folder, verb):
-    ask = asked(folder)[verb]
-    ask()
+    evaluation = evaluations(folder)[verb]
+    evaluation()
     x = rc.dataset("mnist").x_test.numpy()
     for change, message in (
         (lambda record, arrays: {"witness": x[record.index]}, "must change the class"),
@@ -154,10 +154,10 @@ def test_stored_counterexamples_are_run_again(folder, verb):
     ):
         for name in ("r.jsonl", "r.arrays"):
             (folder / name).unlink()
-        ask()
+        evaluation()
         forge(folder, arrays=change)
         with pytest.raises(DamagedData, match=rf"r\.jsonl: record .* of point \d+: .*{message}") as caught:
-            ask()
+            evaluation()
         assert "delete the line of that record" in caught.value.remedy
 
 

@@ -1,4 +1,4 @@
-"""What is in a store already, before an evaluation goes on from there: counterexamples are run again, other data is told apart.
+"""Inspection of a store before an evaluation goes on: counterexamples are run again, records about other data are recognised.
 
 The network and the points are at hand, so a stored counterexample need not be believed: it must lie in the ball around its
 point and change the class. A stored proof cannot be checked this way; its facts must not contradict each other
@@ -82,10 +82,10 @@ def _check(store: RecordStore, records: list[Record], net: Network, x: Tensor) -
     """Raise unless every record has a counterexample: within eps and the distance it states, of another class."""
     centres = x[[record.index for record in records]]
     witness = torch.stack([_witness(store, record, centres[0]) for record in records])
-    asked = records[0].ball  # all records are of one question
-    eps = [min(float(asked["eps"]), _upper(record) * (1 + _ROUNDED)) for record in records]
-    box = None if asked["box"] is None else tuple(float(side) for side in asked["box"])
-    inside = Ball(float(asked["p"]), torch.tensor(eps, dtype=torch.float64), box).contains(centres, witness)
+    common = records[0].ball  # all records are of one question
+    eps = [min(float(common["eps"]), _upper(record) * (1 + _ROUNDED)) for record in records]
+    box = None if common["box"] is None else tuple(float(side) for side in common["box"])
+    inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64), box).contains(centres, witness)
     for record, radius, within in zip(records, eps, inside.tolist(), strict=True):
         if not within:
             raise _damaged(store, record, f"its witness must lie in the ball of radius {radius} around the point")

@@ -29,7 +29,7 @@ _COMPLEX = 0x0800
 
 
 class _Element(NamedTuple):
-    kind: int
+    code: int
     content: memoryview
 
 
@@ -48,12 +48,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     left = LARGEST_FILE
     for element in _elements(raw[HEADER:], order):
         inner = [element]
-        if element.kind == _COMPRESSED:
+        if element.code == _COMPRESSED:
             unpacked = _unpacked(element.content, left)
             left -= len(unpacked)
             inner = list(_elements(memoryview(unpacked), order))
         for part in inner:
-            named = _matrix(part.content, order) if part.kind == _MATRIX else None
+            named = _matrix(part.content, order) if part.code == _MATRIX else None
             if named is not None:
                 found[named[0]] = named[1]
     return found
@@ -81,8 +81,8 @@ def _elements(raw: memoryview, order: str) -> Iterator[_Element]:
 
 def _unpacked(packed: memoryview, largest: int) -> bytes:
     stream = zlib.decompressobj()
-    content = stream.decompress(packed, largest)
-    if stream.unconsumed_tail:
+    content = stream.decompress(packed, largest + 1)  # a limit of 0 would be none
+    if len(content) > largest:
         raise DamagedData(f"it must unpack to at most {LARGEST_FILE} bytes, got more")
     if not stream.eof:
         raise DamagedData("a compressed element is incomplete")
@@ -93,19 +93,19 @@ def _matrix(raw: memoryview, order: str) -> tuple[str, np.ndarray] | None:
     """The name and the numbers of a matrix, None if its class is another one."""
     parts = _elements(raw, order)
     flags = next(parts, None)
-    if flags is None or flags.kind != 6 or len(flags.content) != 8:
+    if flags is None or flags.code != 6 or len(flags.content) != 8:
         raise DamagedData("a matrix must begin with its flags")
     (word,) = struct.unpack_from(f"{order}I", flags.content)
     if word & 0xFF not in _CLASSES or word & _COMPLEX:
         return None
     sizes, name, numbers = next(parts, None), next(parts, None), next(parts, None)
-    if sizes is None or name is None or numbers is None or sizes.kind != 5 or name.kind != 1 or len(sizes.content) % 4:
+    if sizes is None or name is None or numbers is None or sizes.code != 5 or name.code != 1 or len(sizes.content) % 4:
         raise DamagedData("a matrix must have dimensions, a name and numbers")
     what = bytes(name.content).decode("ascii", "replace")
-    if numbers.kind not in _NUMBERS:
+    if numbers.code not in _NUMBERS:
         raise DamagedData("it must hold numbers", entry=f"array {what}")
     # Numbers may be stored in a smaller type than that of their class.
-    stored, kept = np.dtype(order + _NUMBERS[numbers.kind]), np.dtype(_CLASSES[word & 0xFF])
+    stored, kept = np.dtype(order + _NUMBERS[numbers.code]), np.dtype(_CLASSES[word & 0xFF])
     shape = shape_of([int(side) for side in np.frombuffer(sizes.content, f"{order}i4")], f"array {what}")
     size = array_bytes(stored, shape, f"array {what}")
     if size != len(numbers.content):
