@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relucert.core.errors import CheckpointError, FileAccessError, InvalidInput, RunError
+from relucert.core.errors import CheckpointError, DamagedData, FileAccessError, InvalidInput, RunError
 from relucert.networks.checkpoints import digest, read
 from relucert.networks.prediction import error
 from relucert.training import loop
@@ -196,6 +196,28 @@ def test_a_damaged_state_is_an_error(tmp_path):
     state.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="damaged"):
         train(config)
+
+
+@pytest.mark.parametrize(
+    "line", [b"hello", b"[1]", b'{"step": "1", "kind": "epoch"}', b"[" * 10**5, b"x" * 2**21, b"\xff"]
+)
+def test_metrics_that_are_not_understood_are_never_cut(tmp_path, line):
+    config = TrainConfig(**SMALL, out=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, StopAfter(4))
+    file = tmp_path / "run" / "metrics.jsonl"
+    file.write_bytes(line + b"\n" + file.read_bytes())
+    before = file.read_bytes()
+    with pytest.raises(DamagedData, match=r"metrics\.jsonl: .*line 1.*; restore the file from a copy"):
+        train(config)
+    assert file.read_bytes() == before
+
+
+def test_a_nested_configuration_is_an_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("[" * 10**5)
+    with pytest.raises(RunError, match=r"config\.json cannot be read \(it must be nested at most 16 deep"):
+        train(TrainConfig(**SMALL, out=tmp_path / "run"))
 
 
 def test_an_unwritable_folder_is_named(tmp_path):

@@ -91,7 +91,7 @@ def read(path: str | Path) -> tuple[Network, dict[str, Any]]:
             )  # fmt: skip
         try:
             description = bounded_json(metadata["network"], "its network", longest=LONGEST_DESCRIPTION)
-            about = bounded_json(metadata["about"], "its about", longest=LONGEST_DESCRIPTION, deepest=64)
+            about = bounded_json(metadata["about"], "its about", longest=LONGEST_DESCRIPTION, deepest=64, strict=False)
             whole = _digest(description, tensors) == metadata["digest"]
         except (KeyError, TypeError, ValueError) as error:
             text = f"{path} is damaged: its description cannot be read ({error})"

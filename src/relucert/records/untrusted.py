@@ -57,10 +57,11 @@ def reading(
         raise kind(f"{os.fspath(path)} is damaged: {error}", path=path, entry=entry, remedy=remedy) from error
 
 
-def bounded_json(text: str | bytes, what: str, *, longest: int, deepest: int = 16) -> Any:
-    """Parse strict JSON of at most `longest` characters and `deepest` nested brackets; anything else is `DamagedData`.
+def bounded_json(text: str | bytes, what: str, *, longest: int, deepest: int = 16, strict: bool = True) -> Any:
+    """Parse JSON of at most `longest` characters and `deepest` nested brackets; anything else is `DamagedData`.
 
-    A name that occurs twice in an object is refused: readers would disagree about its value.
+    A name that occurs twice in an object is refused: readers would disagree about its value. Without `strict` NaN and Infinity
+    are numbers.
 
     >>> bounded_json('{"a": [1, 2]}', "header", longest=100)
     {'a': [1, 2]}
@@ -74,7 +75,7 @@ def bounded_json(text: str | bytes, what: str, *, longest: int, deepest: int = 1
         content = text.decode() if isinstance(text, bytes) else text
         if _deeper(content, deepest):
             raise DamagedData(f"{what} must be nested at most {deepest} deep, got more")
-        return json.loads(content, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(content, parse_constant=_no_constant if strict else None, object_pairs_hook=_once)
     except DamagedData:
         raise
     except (ValueError, RecursionError) as error:

@@ -34,7 +34,9 @@ def load_state(folder: Path, net: Network, optimiser: torch.optim.Adam) -> dict[
         return None
     try:
         metadata, tensors = read_tensors(path)
-        about = bounded_json(metadata["about"], "its about", longest=LONGEST_DESCRIPTION)
+        about = bounded_json(metadata["about"], "its about", longest=LONGEST_DESCRIPTION, strict=False)
+        if type(about["step"]) is not int or not isinstance(about["sums"], dict):
+            raise TypeError("its about must have the step and the sums of the epoch")
         net.load_state_dict({name[4:]: value for name, value in tensors.items() if name.startswith("net.")})
         state = optimiser.state_dict()
         state["state"] = _moments(tensors)
