@@ -134,9 +134,14 @@ LIES = {
     "no numbers": (element(14, element(6, struct.pack("<II", 6, 0))), "must have dimensions, a name and numbers"),
     "size": (struct.pack("<II", 14, 2**31), "at most the 0 bytes that follow"),
     "tag": (b"abc", "it ends within the tag"),
+    "no matrix": (bytes(800), "it must be a sequence of matrices, got an element of type 0"),
+    "packed zeros": (
+        element(15, zlib.compress(bytes(800))),
+        "it must be a sequence of matrices, got an element of type 0",
+    ),
     "stream": (element(15, b"no zlib"), "incorrect header check"),
     "half a stream": (element(15, zlib.compress(bytes(1000))[:-6]), "is incomplete"),
-    "bomb": (b"".join(element(15, zlib.compress(bytes(2**22), 9)) for _ in range(3)), "unpack to at most"),
+    "bomb": (element(15, zlib.compress(bytes(2**24), 9)), "unpack to at most"),
     "version 4": (b"", "version 5"),
 }
 
@@ -162,7 +167,11 @@ def test_shapes_that_do_not_fit_are_refused_before_a_network_is_built(tmp_path):
         {"weights_conv1": np.zeros((4, 4, 10**5, 3)), "weights_fc1": np.zeros((5 * 100**2, 7))},
         {"weights_conv1": np.zeros((4, 4, 0, 3))},
         {"weights_conv1": np.zeros((3, 4, 1, 3))},
+        {"weights_fc2": np.full((7, 4), 1e300)},
+        {"biases_fc2": np.full((1, 4), np.nan)},
     ):
         savemat(tmp_path / "x.mat", arrays | changes)
-        with pytest.raises(CheckpointError, match=r"not the paper's architecture|of at most|of positive size"):
+        with pytest.raises(
+            CheckpointError, match=r"not the paper's architecture|of at most|of positive size|finite weights"
+        ):
             load(tmp_path / "x.mat")

@@ -47,15 +47,16 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     left = LARGEST_FILE
     for element in _elements(raw[HEADER:], order):
-        inner = [element]
+        matrix = element
         if element.code == _COMPRESSED:
             unpacked = _unpacked(element.content, left)
             left -= len(unpacked)
-            inner = list(_elements(memoryview(unpacked), order))
-        for part in inner:
-            named = _matrix(part.content, order) if part.code == _MATRIX else None
-            if named is not None:
-                found[named[0]] = named[1]
+            matrix = next(_elements(memoryview(unpacked), order), element)
+        if matrix.code != _MATRIX:
+            raise DamagedData(f"it must be a sequence of matrices, got an element of type {matrix.code}")
+        named = _matrix(matrix.content, order)
+        if named is not None:
+            found[named[0]] = named[1]
     return found
 
 

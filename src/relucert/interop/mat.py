@@ -125,4 +125,6 @@ def _fill(path: Path, module: nn.Module, weights: list[Array], biases: list[Arra
             layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
             assert layer.bias is not None
             layer.bias.copy_(torch.from_numpy(bias.reshape(-1).copy()))
+            if not bool(layer.weight.isfinite().all() & layer.bias.isfinite().all()):
+                raise CheckpointError(f"{path} must hold finite weights in float32, got NaN or infinity")
     return module
