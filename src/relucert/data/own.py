@@ -193,7 +193,7 @@ def _images(files: list[Path], labels: list[str], folder: Path, input_shape: Sha
             if images[-1].shape != images[0].shape:
                 raise DamagedData(
                     f"{file} must have the size and the channels of {files[0].name}, {images[0].shape}, got "
-                    f"{images[-1].shape}; an input shape (--input-shape 3,32,32) converts all images"
+                    f"{images[-1].shape}; an input shape (--input-shape 3 32 32) converts all images"
                 )
             at(len(images))
     if not images:
@@ -221,7 +221,7 @@ def _image(file: Path, input_shape: Shape | None) -> np.ndarray:
     if plain.mode not in ("L", "RGB") or pixels.dtype != np.uint8:
         raise DamagedData(
             f"{file} must be a grey or RGB image with 8 bits a channel, got mode {mode!r}"
-            + ("" if mode.startswith(("I", "F")) else "; an input shape (--input-shape 3,32,32) converts all images")
+            + ("" if mode.startswith(("I", "F")) else "; an input shape (--input-shape 3 32 32) converts all images")
         )
     return pixels
 
@@ -279,7 +279,7 @@ def _bytes(path: Path, x: np.ndarray, input_shape: Shape | None) -> np.ndarray:
     if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3):
         raise DamagedData(
             f"{path}: bytes must be images (N, H, W), (N, H, W, 3) or (N, 3, H, W), got {x.shape}; an input shape "
-            "(--input-shape 1,28,28) says how flat images are to be read"
+            "(--input-shape 1 28 28) says how flat images are to be read"
         )
     return np.ascontiguousarray(x)
 
