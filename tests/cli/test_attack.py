@@ -27,7 +27,21 @@ def lines(capsys, *arguments):
 
 def test_the_smallest_perturbations_are_records_with_witnesses(folder, tmp_path, capsys):
     out = tmp_path / "a.jsonl"
-    prop = [str(folder), "--data", "digits", "--p", "2", "--points", "12", "--batch", "5", "--method", "ddn", "--out", str(out)]
+    prop = [
+        str(folder),
+        "--data",
+        "digits",
+        "--p",
+        "2",
+        "--points",
+        "12",
+        "--batch",
+        "5",
+        "--method",
+        "ddn",
+        "--out",
+        str(out),
+    ]
     found = lines(capsys, *prop)
     assert len(found) == 13
     data, net = rc.dataset("digits"), rc.load(folder)

@@ -259,7 +259,8 @@ def _arrays(path: Path, x: np.ndarray, y: np.ndarray, input_shape: Shape | None)
     """Arrays of examples and labels, checked."""
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or len(x) == 0:
         raise DamagedData(f"{path}: y must hold one label for each example of x, got x {x.shape} and y {y.shape}")
-    if y.dtype.kind not in "iuU" or (y.dtype.kind == "i" and int(y.min()) < 0):
+    whole = np.issubdtype(y.dtype, np.integer)
+    if not (np.issubdtype(y.dtype, np.str_) or (whole and int(y.min()) >= 0)):
         raise DamagedData(f"{path}: y must hold whole numbers from 0, or names, got {y.dtype}")
     labels = [str(label) for label in y.tolist()]
     if x.dtype == np.uint8:
@@ -286,7 +287,7 @@ def _bytes(path: Path, x: np.ndarray, input_shape: Shape | None) -> np.ndarray:
 
 def _numbers(path: Path, x: np.ndarray, input_shape: Shape | None) -> np.ndarray:
     """Numbers of any other kind as float32 (N, *input)."""
-    if x.dtype.kind not in "fiub":
+    if not np.issubdtype(x.dtype, np.integer) and not np.issubdtype(x.dtype, np.floating):
         raise DamagedData(f"{path}: x must hold numbers, got {x.dtype}")
     with np.errstate(over="ignore"):
         plain = np.ascontiguousarray(x, np.float32)
