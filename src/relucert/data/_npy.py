@@ -19,6 +19,7 @@ MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 10_000
 _BLOCK = 2**20
 _ITEM = r"'(?:descr|fortran_order|shape)'\s*:\s*(?:'[^']*'|True|False|\([0-9,\s]*\))\s*,?\s*"
+_TEXTS = re.compile(r"[<>]U[1-9][0-9]{0,3}")
 _HEADER = re.compile(rf"\{{\s*(?:{_ITEM}){{3}}\}}\s*")
 
 
@@ -36,8 +37,13 @@ class Header(NamedTuple):
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
-def read_header(file: IO[bytes], what: str) -> Header:
-    """The header at the beginning of a file; `what` names the array in errors."""
+def read_array(file: IO[bytes], what: str, largest: int) -> np.ndarray:
+    """The array of a file, numbers or texts, of at most `largest` bytes."""
+    return read_numbers(file, read_header(file, what, texts=True), what, largest)
+
+
+def read_header(file: IO[bytes], what: str, *, texts: bool = False) -> Header:
+    """The header at the beginning of a file; `what` names the array in errors. With `texts` it may be an array of texts."""
     lead = file.read(8)
     if lead[:6] != MAGIC or len(lead) < 8:
         raise DamagedData(f"{what} must be an array in numpy's format")
@@ -61,7 +67,9 @@ def read_header(file: IO[bytes], what: str) -> Header:
     if not all(part.isdecimal() and len(part) < 20 for part in sizes):
         raise DamagedData(f"the header of {what} is damaged: its shape must be whole numbers")
     shape = shape_of([int(part) for part in sizes], what)
-    return Header(shape, dtype_of(fields["descr"], what), fields["fortran_order"] == "True", 8 + width + length)
+    plain = texts and _TEXTS.fullmatch(fields["descr"]) is not None
+    dtype = np.dtype(fields["descr"]) if plain else dtype_of(fields["descr"], what)
+    return Header(shape, dtype, fields["fortran_order"] == "True", 8 + width + length)
 
 
 def read_numbers(file: IO[bytes], header: Header, what: str, largest: int) -> np.ndarray:

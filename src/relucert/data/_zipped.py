@@ -24,9 +24,9 @@ _END, _LOCATOR = b"PK\5\6", b"PK\6\7"
 
 
 @contextmanager
-def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_zip(path: Path, remedy: str = REMEDY) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive; errors of its contents inside the block become DamagedData with path and remedy."""
-    with reading(path, REMEDY), path.open("rb") as file:
+    with reading(path, remedy), path.open("rb") as file:
         _check_directory(file)
         with zipfile.ZipFile(file) as archive:
             yield archive
