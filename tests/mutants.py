@@ -467,7 +467,7 @@ def own_file(rng: random.Random, folder: Path) -> Reader:
         path.write_bytes(rng.choice([npy(rng, x), of_bytes(rng, path.read_bytes())]))
         return lambda: dataset(f"{folder / 'x.npy'},{folder / 'y.npy'}")
     if kind == "csv":
-        text = "a,b,label\n1,2,x\n3,4,y\n".encode()
+        text = b"a,b,label\n1,2,x\n3,4,y\n"
         (folder / "own.csv").write_bytes(
             of_bytes(rng, text) if rng.random() < 0.7 else b"1," * 10**5 + b"1\n" + b"9" * 5000
         )
