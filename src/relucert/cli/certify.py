@@ -69,12 +69,12 @@ def run(config: Certify) -> int:
     table = Table(
         title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}{wanted}", title_justify="left"
     )
-    for heading in ("point", "label", "predicted", "verdict", "proof", "by", "margin", "ms"):
+    for heading in ("point", "label", "predicted", "verdict", "proof", "by", "bound", "rounding", "margin", "ms"):
         table.add_column(heading, justify="left" if heading in ("verdict", "proof", "by") else "right")
     for record in found.records:
         table.add_row(
             str(record.index), str(record.label), str(record.prediction), str(record.verdict),
-            _proof(record, why(record)), method_name(record), f"{record.margin:.4f}", f"{1000 * (record.seconds or 0):.1f}",
+            _proof(record, why(record)), method_name(record), *_bound(record), f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
     Console().print(table)
     proved = {"robust": f", {found.executed} of them as executed"}
@@ -99,6 +99,14 @@ def _proof(record: Record, why: str) -> str:
     if record.claim:
         return f"claim of {record.claim}"
     return f"no: {why}" if why else "no"
+
+
+def _bound(record: Record) -> tuple[str, str, str]:
+    """The bound before rounding was charged, the charge, and the margin that is left; "" where it is not known."""
+    margin, charge = record.margin, record.rounding
+    if margin is None or charge is None:
+        return "", "", "" if margin is None else f"{margin:.4f}"
+    return f"{margin + charge:.4f}", f"{charge:.1e}", f"{margin:.4f}"
 
 
 def _plain(value: float | None) -> float | str | None:

@@ -18,6 +18,9 @@ from relucert.core.norms import ITERATIONS, check_p, norm
 from relucert.core.offsets import projected_offset, random_offsets
 from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
 
+#: Lengths below are decided by rational arithmetic: near the smallest numbers errors are not relative.
+TINY = 1e-300
+
 Index = int | slice | Sequence[int] | Tensor
 
 
@@ -111,8 +114,8 @@ class Ball:
         length = norm(points - centre, self.p, z.ndim - dims)
         inside = boxed & (length <= eps)
         # Within rounding of eps, rational arithmetic decides; for other p the point counts as outside.
-        hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps
-        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite() & (eps > 1e-290)
+        hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps + TINY
+        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite()
         if slack > 0 or not bool(close.any()):
             return inside
         for place in close.nonzero().tolist():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
 
 class RelucertError(Exception):
     """The base of all errors of relucert; the command line prints one as a single line and exits with code 2."""
@@ -45,3 +49,20 @@ class Contradiction(RelucertError, ArithmeticError):
 
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
+
+
+class Interrupted(KeyboardInterrupt, Generic[Result]):
+    """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
+
+    It is a `KeyboardInterrupt` and no error: code that does not know it is interrupted as always.
+
+    >>> try:
+    ...     raise Interrupted("2 of 5 inputs are decided", [1, 2])
+    ... except KeyboardInterrupt as stopped:
+    ...     print(stopped, stopped.result)
+    2 of 5 inputs are decided [1, 2]
+    """
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result

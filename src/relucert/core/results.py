@@ -48,6 +48,8 @@ class RadiusInterval(_Batch):
     `lower` (batch,) is proved; `upper` (batch,) is the distance of `witness` (batch, *input), inf without a witness; `exact`
     (batch,) says that optimality is proved and upper <= lower (1 + tol), see `meets`; `seconds` (batch,); `method` has one
     text for each example. Rows of `witness` of examples without a witness are NaN; `witness` is None if no example has one.
+    `arithmetic` says what the proof of `lower` covers: "executed", the network as it runs in its dtype and in real arithmetic;
+    "real", real arithmetic with the stored weights alone.
 
     >>> found = RadiusInterval(
     ...     lower=torch.tensor([0.5, 0.25]), upper=torch.tensor([0.5, float("inf")]), exact=torch.tensor([True, False]),
@@ -65,9 +67,14 @@ class RadiusInterval(_Batch):
     witness: Float[Tensor, " batch *input"] | None
     seconds: Float[Tensor, " batch"]
     method: list[str]
+    arithmetic: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         batch = len(self.lower)
+        object.__setattr__(self, "arithmetic", self.arithmetic or ["real"] * batch)
+        _check_length("arithmetic", self.arithmetic, batch)
+        if not {"real", "executed"}.issuperset(self.arithmetic):
+            raise InvalidInput(f"arithmetic must be 'real' or 'executed' for every example, got {self.arithmetic}")
         for name in ("lower", "upper", "seconds"):
             _check_numbers(name, getattr(self, name), batch)
         _check_mask("exact", self.exact, batch)

@@ -17,7 +17,7 @@ from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
-from relucert.evaluation._stream import Facts, Task, save
+from relucert.evaluation._stream import AS_EXECUTED, Facts, Task, save
 from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
 from relucert.records.record import Record, Verdict, ball_fields
@@ -25,9 +25,6 @@ from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
 from relucert.verification.verifier import CLOCK, Budget, Query
-
-#: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
-AS_EXECUTED = " as executed"
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,13 @@ class RadiusConfig(PointsConfig):
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
     """Ask about the label (a misclassified point has radius 0); --no-labels: about the predicted class."""
+    arithmetic: Literal["real", "executed"] = "real"
+    """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
 
     def rules(self) -> Rules:
         return [
             *super().rules(),
+            _arithmetic_rule(self.arithmetic),
             ("tol", 0 < self.tol < 1, "be above 0 and below 1"),
             _clock_rule("timeout", self.timeout),
         ]
@@ -141,7 +144,7 @@ class CertifyConfig(JudgedConfig):
         return [
             *super().rules(),
             ("workers", self.workers >= 1, "be at least 1"),
-            ("arithmetic", self.arithmetic in ("real", "executed"), "be 'real' or 'executed'"),
+            _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),
         ]
@@ -178,3 +181,7 @@ def _radius_rule(eps: float | None) -> tuple[str, bool, str]:
 
 def _clock_rule(name: str, seconds: float | None) -> tuple[str, bool, str]:
     return name, seconds is None or seconds > 0, "be a positive number of seconds"
+
+
+def _arithmetic_rule(arithmetic: str) -> tuple[str, bool, str]:
+    return "arithmetic", arithmetic in ("real", "executed"), "be 'real' or 'executed'"

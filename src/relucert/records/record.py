@@ -38,11 +38,11 @@ class Record:
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
     (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
     (proved over the ball, in real arithmetic), `executed` (the same for the network as it runs in its dtype), `rounding` (what
-    the margin was charged), `arithmetic` (what a proof covers, "executed" or "real"; only with the verdict robust), `by` (which
-    of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the example as robust
-    without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version), `arrays` (name ->
-    sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are equal if
-    all fields but `seconds` and `versions` are.
+    the margin was charged), `arithmetic` (what the proof of the verdict robust or of `lower` covers, "executed" or "real"),
+    `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the example
+    as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version), `arrays`
+    (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are
+    equal if all fields but `seconds` and `versions` are.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -94,7 +94,8 @@ class Record:
             raise InvalidInput(f"claim must be left out unless the verdict is unknown, got {self.claim!r}")
         if found["arithmetic"] not in (None, "executed", "real"):
             raise InvalidInput(f"arithmetic must be 'executed', 'real' or None, got {self.arithmetic!r}")
-        if found["arithmetic"] is not None and found["verdict"] is not Verdict.ROBUST:
+        proof = found["verdict"] is Verdict.ROBUST or (found["verdict"] is None and found["lower"] is not None)
+        if found["arithmetic"] is not None and not proof:
             raise InvalidInput(f"arithmetic must be left out unless the verdict is robust, got {self.arithmetic!r}")
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
