@@ -114,7 +114,7 @@ def test_an_interrupted_radius_keeps_its_intervals(case, monkeypatch):
     kept = stopped.value.result  # type: ignore[attr-defined]
     assert torch.allclose(kept.lower[:4], whole.lower[:4])
     assert (kept.lower[4:].tolist(), kept.upper[4:].tolist()) == ([0.0] * 2, [math.inf] * 2)
-    assert kept.method == ["crown"] * 4 + ["interrupted: crown"] * 2
+    assert [name.startswith("interrupted: crown") for name in kept.method] == [False] * 4 + [True] * 2
 
 
 def test_narrow_intervals_come_before_wide_ones(case, monkeypatch):
@@ -165,7 +165,8 @@ def test_a_lead_of_one_bit_has_a_radius_in_real_arithmetic_alone():
     """Logits z + 1 + 2^-23 and 1 + z: no rounding of real arithmetic loses the lead; that of float32 may."""
     last = torch.nn.Linear(1, 2)
     with torch.no_grad():
-        last.weight.fill_(1.0), last.bias.copy_(torch.tensor([1 + 2.0**-23, 1.0]))
+        last.weight.fill_(1.0)
+        last.bias.copy_(torch.tensor([1 + 2.0**-23, 1.0]))
     net = Network(last, (1,)).eval()
     x, y = torch.tensor([[0.0]]), torch.tensor([0])
     for method in ("crown", "bab"):

@@ -23,6 +23,10 @@ class WrongMode(RelucertError, RuntimeError):
     """The network is in train mode, but the function is only defined for eval mode."""
 
 
+class ReducedPrecision(RelucertError, RuntimeError):
+    """A setting of torch computes with shorter numbers than those of the network's dtype, which proofs do not cover."""
+
+
 class CheckpointError(RelucertError, ValueError):
     """A file is not a checkpoint, or is damaged."""
 

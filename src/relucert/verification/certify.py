@@ -25,6 +25,7 @@ from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
+from relucert.networks.execution import require_full_precision
 from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
@@ -90,16 +91,17 @@ def decisions(
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
     >>> x = data.x_test[:5]
     >>> for found in decisions(net, x, net.predict(x), rc.Ball(2, 1e-4), "crown", batch=2):
-    ...     print(found.index, found.verdict, found.arithmetic, found.method)
+    ...     print(found.index, found.verdict, found.arithmetic)
     ...     if found.index == 2:
     ...         break
-    0 robust executed crown
-    1 robust executed crown
-    2 robust executed crown
+    0 robust executed
+    1 robust executed
+    2 robust executed
     """
     chosen, entry = find(method)
     net.check(x, y)
     net.require_eval("a certificate")
+    require_full_precision(net, "a certificate")
     ball.check(x)
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
