@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
     from relucert.evaluation.evaluate import evaluate as evaluate
     from relucert.geometry.distances import distances as distances
+    from relucert.geometry.exploration.universal import Universal as Universal
     from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
     from relucert.networks.architectures import build as build
@@ -92,6 +93,7 @@ _HOME = {
     "RelucertError": "relucert.core.errors",
     "SDP": "relucert.bounding.methods.sdp",
     "TrainConfig": "relucert.training.config",
+    "Universal": "relucert.geometry.exploration.universal",
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.problem",
     "bounds": "relucert.verification.bounds",

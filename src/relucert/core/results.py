@@ -102,7 +102,8 @@ class Certificate(_Batch):
     without any counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an
     example is UNKNOWN, if that is known, in a word (`core.verdict.Reason`) or in the text of a solver. `claim` names a solver
     that reports the example as robust without a proof that can be checked: the verdict is UNKNOWN (`mip(trust="solver")`).
-    `reason` and `claim` have one text for each example, or "".
+    `reason` and `claim` have one text for each example, or "". For the union of several balls `ball` has the position of the
+    ball that each answer is about: that of the counterexample, of the smallest margin, or the one that stays UNKNOWN.
     """
 
     verdict: list[Verdict]
@@ -114,15 +115,17 @@ class Certificate(_Batch):
     claim: list[str] = field(default_factory=list)
     executed: Float[Tensor, " batch"] | None = None
     computed: Float[Tensor, " batch"] | None = None
+    ball: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         batch = len(self.margin)
+        object.__setattr__(self, "ball", self.ball or [0] * batch)
         for name in ("executed", "computed"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, torch.full_like(self.margin, -torch.inf))
         for name in ("reason", "claim"):
             object.__setattr__(self, name, getattr(self, name) or [""] * batch)
-        for name in ("verdict", "method", "reason", "claim"):
+        for name in ("verdict", "method", "reason", "claim", "ball"):
             _check_length(name, getattr(self, name), batch)
         for example, (verdict, claim) in enumerate(zip(self.verdict, self.claim, strict=True)):
             if claim and Verdict(verdict) is not Verdict.UNKNOWN:

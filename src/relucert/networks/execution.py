@@ -79,7 +79,7 @@ def rounds_to_nearest(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class SummationError:
-    """The largest error of a layer of `terms` terms, as a `share` of the bound gamma_n (|W| |x| + |b|): at most 1 if it holds."""
+    """The largest error of a layer of `terms` terms, as a `share` of its bound gamma_n (|W| |x| + |b|); above 1 it fails."""
 
     layer: str
     terms: int

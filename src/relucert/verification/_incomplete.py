@@ -28,6 +28,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
 from relucert.core.verdict import Reason
+from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
@@ -71,7 +72,7 @@ class RegionTheorem(_Named):
         """The intervals of the theorem, which is about real arithmetic."""
         if query.strict:
             raise InvalidInput(
-                "arithmetic must be 'real' for a radius by region, whose theorem is about real arithmetic, got 'executed'"
+                f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
             )
         return Intervals.by_batches(query, BATCH, self._radius)
 
@@ -99,6 +100,18 @@ class RegionTheorem(_Named):
             proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
+
+
+@dataclass(frozen=True)
+class UniversalTheorem(RegionTheorem):
+    """The radius of every l_p from distances in l_1 and l_inf as a verifier and as a radius method."""
+
+    method: Universal  # type: ignore[assignment]
+
+    def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
+        proved = self.method.radius(query.net, query.x, query.y, query.p).lower
+        _, values, _ = LinearRegion.evaluated(query.double, query.wide)
+        return proved > query.ball.radii(query.wide), _region_margins(query, values)
 
 
 def _region_margins(query: Query, values: list[Tensor]) -> Margins:

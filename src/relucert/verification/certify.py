@@ -12,7 +12,7 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -27,6 +27,7 @@ from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
 from relucert.networks.execution import require_full_precision
 from relucert.networks.network import Network, outside_inference
+from relucert.verification._union import decide_union
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
 
@@ -36,7 +37,7 @@ def certify(
     net: Network,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
-    ball: Ball,
+    ball: Ball | Sequence[Ball],
     method: str | Method = "auto",
     timeout: float | None = None,
     targets: Int[Tensor, " batch specs"] | None = None,
@@ -49,6 +50,9 @@ def certify(
     seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN. ROBUST is proved for
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
     the network as executed in its dtype as well, and `arithmetic="executed"` asks for that.
+
+    Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
+    has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
 
     `decisions` takes the same arguments and gives one decision after the other. If the call is interrupted (Ctrl-C), it raises
     `Interrupted`, a `KeyboardInterrupt` whose `result` is the certificate with what is decided so far; all other inputs are
@@ -74,7 +78,7 @@ def decisions(
     net: Network,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
-    ball: Ball,
+    ball: Ball | Sequence[Ball],
     method: str | Method = "auto",
     timeout: float | None = None,
     targets: Int[Tensor, " batch specs"] | None = None,
@@ -102,20 +106,27 @@ def decisions(
     net.check(x, y)
     net.require_eval("a certificate")
     require_full_precision(net, "a certificate")
-    ball.check(x)
+    balls = [ball] if isinstance(ball, Ball) else list(ball)
+    if not balls:
+        raise InvalidInput(f"ball must be a ball or several, got {ball!r}")
+    for each in balls:
+        each.check(x)
+        if each.box is None and bool(each.radii(x).isinf().any()):
+            raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
     if timeout is not None and not timeout > 0:
         raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
-    if ball.box is None and bool(ball.radii(x).isinf().any()):
-        raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if targets is not None and not entry.targets:
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
-    query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
-    budget = Budget(math.inf if timeout is None else timeout)
-    return decide(query, entry.verifier(chosen), budget, batch)
+    query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
+    budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
+    if len(balls) == 1:
+        return decide(query, verifier, budget, batch)
+    queries = [replace(query, ball=each.beside(x)) for each in balls]
+    return decide_union(queries, lambda part, left: decide(part, verifier, left, batch), budget, batch)
 
 
 @torch.inference_mode(mode=False)
@@ -172,4 +183,5 @@ def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterable[Decision
         claim=[decision.claim for decision in found],
         executed=torch.tensor([decision.executed for decision in found], dtype=torch.float64, device=x.device),
         computed=torch.tensor([decision.computed for decision in found], dtype=torch.float64, device=x.device),
+        ball=[decision.ball for decision in found],
     )

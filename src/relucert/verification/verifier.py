@@ -220,7 +220,8 @@ class Decision:
     network as executed in its dtype, `computed` the bound before rounding was charged. `witness` is given if and only if the
     verdict is VULNERABLE; `method` is the text of the method that decided, or of the last one that tried; `seconds` is the
     input's share of the time. `reason` says why the input is UNKNOWN, `claim` names the solver that claims without proof that
-    it is robust, `timed` says that a clock ended the search.
+    it is robust, `timed` says that a clock ended the search. `ball` is the position of the ball that decided, if the query is
+    about the union of several.
 
     For a verifier that carries on: `row_margins` are the margins of single rows of the property, as in `Query`; `saved` are the
     subproblems that branch and bound left open; `nodes` counts its subproblems.
@@ -237,6 +238,7 @@ class Decision:
     reason: str = ""
     claim: str = ""
     timed: bool = False
+    ball: int = 0
     row_margins: Float[Tensor, " specs columns"] | None = None
     saved: SavedSubproblems | None = None
     nodes: int = 0
