@@ -22,7 +22,7 @@ BALL = rc.Ball(math.inf, 0.05)
 
 @pytest.fixture(scope="module")
 def case():
-    net = Network(randomised(mlp((6,), 3, [16, 16, 16]), 1), (6,)).eval()
+    net = Network(randomised(mlp((6,), 3, [12, 8]), 1), (6,)).eval()
     x = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
     return net, x, net.predict(x)
 
@@ -93,11 +93,11 @@ def test_an_interrupted_certificate_keeps_its_decisions(case, monkeypatch):
     assert kept.reason[4:] == ["interrupted"] * 2
 
 
-@pytest.mark.parametrize("method", ["region", "crown", "bab(nodes=100)"])
+@pytest.mark.parametrize("method", ["region", "crown", "bab(nodes=10)"])
 def test_intervals_are_those_of_the_radius(case, method):
     net, x, _ = case
-    whole = rc.radius(net, x, p=2, method=method)
-    found = dict(rc.intervals(net, x, p=2, method=method))
+    whole = rc.radius(net, x, p=math.inf, method=method, tol=0.2)
+    found = dict(rc.intervals(net, x, p=math.inf, method=method, tol=0.2))
     assert sorted(found) == list(range(6))
     for name in ("lower", "upper", "exact"):
         assert torch.equal(torch.cat([getattr(found[i], name) for i in range(6)]), getattr(whole, name)), name
@@ -123,18 +123,18 @@ def test_narrow_intervals_come_before_wide_ones(case, monkeypatch):
     y = torch.where(torch.arange(6) == 3, (y + 1) % 3, y)
     interrupt(monkeypatch, narrowing.Narrowing, "_trial", 1)
     with pytest.raises(Interrupted) as stopped:
-        rc.radius(net, x, y, method="bab(nodes=100)")
+        rc.radius(net, x, y, p=math.inf, method="bab(nodes=10)", tol=1e-3)
     kept = stopped.value.result
     assert float(kept.upper[3]) == 0.0, "a misclassified input needs no search"
     assert "interrupted: " in "".join(kept.method)
 
 
-@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("p", [1.0, math.inf])
 def test_what_splits_prove_says_what_rounding_was_charged(p):
     """The charge of a point that branch and bound proves by splitting is that of its subproblems."""
     net = network("fc deep")
-    x = inputs(net, 4)
-    eps = rc.radius(net, x, p=p, method="bab(nodes=500)", tol=0.02).lower * 0.98
+    x = inputs(net, 2)
+    eps = rc.radius(net, x, p=p, method="bab(nodes=500)", tol=0.1).lower * 0.98
     for method in ("bab(nodes=500)", "auto"):
         found = rc.certify(net, x, net.predict(x), rc.Ball(p, eps), method)
         assert found.computed is not None
@@ -145,13 +145,12 @@ def test_what_splits_prove_says_what_rounding_was_charged(p):
         assert bool(((charged >= 0) & (charged < 1e-6)).all()), charged
 
 
-@pytest.mark.parametrize("method", ["crown", "alpha", "bab(nodes=100)"])
-@pytest.mark.parametrize("p", [2.0, math.inf])
+@pytest.mark.parametrize(("method", "p"), [("crown", 2.0), ("alpha", math.inf), ("bab(nodes=10)", math.inf)])
 def test_radii_say_what_their_proofs_cover(case, method, p):
     """A radius that is proved for the executed network is one that a strict certificate confirms."""
     net, x, y = case
-    found = rc.radius(net, x, p=p, method=method)
-    strict = rc.radius(net, x, p=p, method=method, arithmetic="executed")
+    found = rc.radius(net, x, p=p, method=method, tol=0.2)
+    strict = rc.radius(net, x, p=p, method=method, tol=0.2, arithmetic="executed")
     assert set(strict.arithmetic) == {"executed"}
     assert "executed" in found.arithmetic
     for radii in (found, strict):

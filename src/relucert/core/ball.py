@@ -16,10 +16,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
 from relucert.core.norms import ITERATIONS, check_p, norm
 from relucert.core.offsets import projected_offset, random_offsets
-from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
-
-#: Lengths below are decided by rational arithmetic: near the smallest numbers errors are not relative.
-TINY = 1e-300
+from relucert.core.rounding import apart_up, cast_up, lost, relative_rounding, rounded_inwards, sum_up, within
 
 Index = int | slice | Sequence[int] | Tensor
 
@@ -114,7 +111,8 @@ class Ball:
         length = norm(points - centre, self.p, z.ndim - dims)
         inside = boxed & (length <= eps)
         # Within rounding of eps, rational arithmetic decides; for other p the point counts as outside.
-        hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps + TINY
+        count = math.prod(x.shape[1:])
+        hair = 2.0 * relative_rounding(count, torch.float64) * eps + 2.0 * lost(count)
         close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite()
         if slack > 0 or not bool(close.any()):
             return inside

@@ -108,10 +108,10 @@ def length_up(
     # A sum of one term is that term.
     single = (offset != 0).sum(1) <= 1
     raised = length * (1.0 + 4.0 * relative_rounding(offset.shape[1], torch.float64))
-    return torch.where(single, offset.amax(1), raised + _lost(offset.shape[1]))
+    return torch.where(single, offset.amax(1), raised + lost(offset.shape[1]))
 
 
-def _lost(count: int) -> float:
+def lost(count: int) -> float:
     """Bound the absolute error of a norm of `count` float64 numbers near the smallest ones, where errors are not relative."""
     return (count + 16) * math.ulp(0.0)
 
@@ -151,7 +151,7 @@ def rounded_inwards(
         shorter = torch.minimum(torch.maximum(offset, -eps), eps)
     else:
         # The largest length that stays below eps however the powers are added up.
-        limit = eps * (1.0 - 4.0 * relative_rounding(offset.shape[-1], torch.float64)) - _lost(offset.shape[-1])
+        limit = eps * (1.0 - 4.0 * relative_rounding(offset.shape[-1], torch.float64)) - 4 * lost(offset.shape[-1])
         limit = limit.clamp(min=0.0)
         length = norm(offset, p).unsqueeze(-1)
         long = length > limit

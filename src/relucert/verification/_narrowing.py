@@ -142,7 +142,8 @@ class Narrowing:
             if found.verdict is Verdict.ROBUST:
                 proved = float(math.inf if radius >= self.reach[i] else radius)
                 if proved > float(self.lower[i]):
-                    self.lower[i], self.arithmetic[i] = proved, found.arithmetic
+                    covered = "executed" if self.query.strict else found.arithmetic
+                    self.lower[i], self.arithmetic[i] = proved, covered
             elif found.witness is not None:
                 self._falsified(i, found.witness)
             else:
