@@ -16,24 +16,26 @@ from zoo import inputs, network
 
 P = (1.0, 1.5, 2.0, 3.0, math.inf)
 DTYPES = (torch.float32, torch.float64)
-VERIFIERS = ("bab(nodes=60)", "auto(nodes=60, restarts=1)")
+ATTACKS = {"pgd": "pgd(steps=10)", "apgd": "apgd(steps=10)"}
+VERIFIERS = ("bab(nodes=20)",)
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=["float32", "float64"])
 def case(request):
     net = network("fc", request.param)
-    x = inputs(net, 8)
+    x = inputs(net, 5)
     return net, x, net.predict(x)
 
 
 @pytest.mark.parametrize("p", P)
 def test_witnesses_lie_in_the_ball(case, p):
     net, x, y = case
+    assert set(ATTACKS) == set(FIXED)
     nearest = rc.minimal_attack(net, x, y, p, method="fab(steps=20)").distance.clamp(max=2.0)
     # Balls in which a witness must lie near the surface.
     ball, seen = rc.Ball(p, nearest.double() * 1.0001), 0
-    for method in (*FIXED, *VERIFIERS, *(("mip",) if p in (1.0, math.inf) else ())):
-        if method in FIXED:
+    for method in (*ATTACKS.values(), *VERIFIERS, *(("mip",) if p in (1.0, math.inf) else ())):
+        if method in ATTACKS.values():
             found = rc.attack(net, x, y, ball, method)
             points, which = found.x, found.success
         else:
@@ -43,9 +45,10 @@ def test_witnesses_lie_in_the_ball(case, p):
             assert points is not None
             assert length_at_most(x[i], points[i], p, float(ball._radii(x)[i])), (method, i)
             seen += 1
-    assert seen >= 8
+    assert seen >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", P)
 def test_distances_of_witnesses_are_not_rounded_down(case, p):
     net, x, y = case

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from relucert.core.errors import InvalidInput
-from relucert.training.recipes import default_eps
+from relucert.training.recipes import UNION, default_eps
 
 Rules = list[tuple[str, bool, str]]
 
@@ -61,8 +61,13 @@ class JudgedConfig(PointsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eps is None and default_eps(self.data, self.p) is None:
+        if self.eps is None and self._needs_eps and default_eps(self.data, self.p) is None:
             raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
+
+    @property
+    def _needs_eps(self) -> bool:
+        """Whether the question is about one radius."""
+        return True
 
     def rules(self) -> Rules:
         return [*super().rules(), _radius_rule(self.eps)]
@@ -139,6 +144,22 @@ class CertifyConfig(JudgedConfig):
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     arithmetic: Literal["real", "executed"] = "real"
     """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
+    union: str | None = None
+    """Several balls instead of p and eps, as norm:radius pairs such as "inf:0.1,2:0.3,1:1": a point is robust if it is in all
+    of them; published: those that MMR-Universal is evaluated at."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.balls
+
+    @property
+    def _needs_eps(self) -> bool:
+        return self.union is None
+
+    @property
+    def balls(self) -> list[tuple[float, float]]:
+        """The norms and radii of all balls: one, or those of `union`."""
+        return [(self.p, self.radius)] if self.union is None else _balls(self.union, self.data)
 
     def rules(self) -> Rules:
         return [
@@ -173,6 +194,24 @@ class AttackConfig(PointsConfig):
     def attack(self) -> str:
         """The attack that is run."""
         return self.method or ("best" if self.eps is None else "apgd")
+
+
+def _balls(union: str, data: str) -> list[tuple[float, float]]:
+    """The norms and radii that a text stands for."""
+    if union == "published":
+        if data not in UNION:
+            raise InvalidInput(
+                f"union must name norms and radii for data {data!r}, which has no published ones, got {union!r}"
+            )
+        return list(UNION[data].items())
+    rule = f"union must be pairs such as 'inf:0.1,2:0.3,1:1', with norms >= 1 and radii >= 0, got {union!r}"
+    try:
+        found = [(float(p), float(eps)) for p, eps in (pair.split(":") for pair in union.split(","))]
+    except ValueError as error:
+        raise InvalidInput(rule) from error
+    if not all(p >= 1 and 0 <= eps < math.inf for p, eps in found) or len(set(found)) < len(found):
+        raise InvalidInput(rule)
+    return found
 
 
 def _radius_rule(eps: float | None) -> tuple[str, bool, str]:
