@@ -587,7 +587,7 @@ def length_at_most(x: Tensor, z: Tensor, p: float, eps: float) -> bool:
             return False
         if len(below) <= 1:
             return max(steps) <= Fraction(eps)
-    raise AssertionError("the length and the radius are too near to be told apart")
+    raise AssertionError("the length and the radius are too near to each other")
 
 
 def _root(value: Fraction, bits: int) -> Fraction:

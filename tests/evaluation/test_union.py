@@ -20,8 +20,9 @@ UNION = "inf:0.02,2:0.15"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("union") / "net.safetensors"
-    rc.save(rc.train(rc.TrainConfig(data="digits", epochs=3)), path)
+    folder = tmp_path_factory.mktemp("union")
+    path = folder / "net.safetensors"
+    rc.save(rc.train(rc.TrainConfig(data="digits", epochs=3, out=folder / "run")).net, path)
     return path
 
 
