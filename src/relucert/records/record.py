@@ -45,9 +45,9 @@ class Record:
     the margin was charged), `arithmetic` (what the proof of the verdict robust or of `lower` covers, "executed" or
     "real"), `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the
     example as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version),
-    `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are equal if
-    all fields but `seconds` and `versions` are. Facts that contradict each other are refused: a verdict and its margin, the
-    ends of the radius, a counterexample outside the ball.
+    `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN.
+    Records are equal if all fields but `seconds` and `versions` are. Facts that contradict each other are refused: a verdict
+    and its margin, the ends of the radius, a counterexample outside the ball.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
