@@ -18,7 +18,7 @@ CONFIG_FILE = "config.json"
 
 def run_config(model: Path) -> TrainConfig | None:
     """The configuration of the run that a network comes from; None if the network is a file, or the folder has none."""
-    file = model / CONFIG_FILE
+    file = Path(model) / CONFIG_FILE
     if not file.is_file():
         return None
     try:
