@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 import relucert as rc
 from data.official import random_arrays, write_npz
+from relucert.cli.main import run
 from relucert.core.errors import DamagedData, RunError
 from relucert.data import SPECS
 from relucert.evaluation._stream import save
@@ -170,3 +172,18 @@ def test_workers_that_read_other_data_are_found_out(folder):
         assert save(task.question, store, 5, facts, {}).index == 5
         with pytest.raises(RunError, match="data 'mnist' must not change while it is evaluated, got another point 6"):
             save(task.question, store, 6, facts, {})
+
+
+def test_the_command_line_says_in_one_line_what_is_evaluated_again(folder, capsys, monkeypatch):
+    arguments = [
+        "certify", str(folder / "net.safetensors"), "--data", "mnist", "--p", "inf", "--eps", "0.002", "--method", "crown",
+        "--points", str(COUNT), "--out", str(folder / "r.jsonl"),
+    ]  # fmt: skip
+    assert run(arguments) == 0
+    capsys.readouterr()
+    relabel(folder, y_test=np.full(COUNT, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run(arguments) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert line.startswith(f"relucert: warning: {folder / 'r.jsonl'}: the records of")

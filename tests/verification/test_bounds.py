@@ -53,7 +53,7 @@ def left(net: Network, points: Tensor, found: UnitBounds) -> float:
     return farthest
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(14)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize(("p", "box"), [(1.0, UNIT), (2.0, None), (2.0, UNIT), (math.inf, None), (math.inf, UNIT)])

@@ -84,7 +84,7 @@ def _check(store: RecordStore, records: list[Record], net: Network, x: Tensor) -
     witness = torch.stack([_witness(store, record, centres[0]) for record in records])
     common = records[0].ball  # all records are of one question
     eps = [min(float(common["eps"]), _upper(record) * (1 + _ROUNDED)) for record in records]
-    box = None if common["box"] is None else tuple(float(side) for side in common["box"])
+    box = None if common["box"] is None else (float(common["box"][0]), float(common["box"][1]))
     inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64), box).contains(centres, witness)
     for record, radius, within in zip(records, eps, inside.tolist(), strict=True):
         if not within:

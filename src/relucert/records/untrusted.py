@@ -14,12 +14,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from relucert.core.errors import DamagedData, RelucertError
 from relucert.records.atomic import file_access
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: The dtypes of arrays in files: booleans, whole, real and complex numbers, in either byte order. No objects, no texts.
 DTYPES = frozenset({"|b1", "|i1", "|u1"}) | {
@@ -113,6 +114,8 @@ def dtype_of(text: object, what: str) -> np.dtype:
     """
     if not isinstance(text, str) or text not in DTYPES:
         raise DamagedData(f"{what} must have a dtype of numbers or booleans, got {_short(text)}")
+    import numpy as np  # lines of records need none
+
     return np.dtype(text)
 
 

@@ -50,7 +50,7 @@ def _check_node(place: int, node: Any, tensors: Mapping[str, Tensor]) -> None:
     _require(
         isinstance(node, dict) and isinstance(node.get("kind"), str), f"{what} must be an object with a kind", node
     )
-    inputs = node.get("inputs")
+    inputs: Any = node.get("inputs")
     _require(
         isinstance(inputs, list) and all(type(source) is int and 0 <= source < place for source in inputs),
         f"{what} must read earlier nodes", inputs,
@@ -58,7 +58,8 @@ def _check_node(place: int, node: Any, tensors: Mapping[str, Tensor]) -> None:
     if place == 0:
         return
     _require(len(inputs) > 0, f"{what} must read a node", inputs)
-    settings, used = node.get("settings"), node.get("tensors")
+    settings: Any = node.get("settings")
+    used: Any = node.get("tensors")
     _require(isinstance(settings, dict), f"{what} must have settings", settings)
     _require(
         all(_bounded(value) for value in settings.values()), f"{what} must have settings below {LARGEST}", settings
