@@ -70,20 +70,10 @@ def run(config: Certify) -> int:
     balls = " and ".join(_ball(p, eps) for p, eps in plain.balls)
     table = Table(title=f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}", title_justify="left")
     several = ("ball",) if len(plain.balls) > 1 else ()
-    for heading in (
-        "point",
-        "label",
-        "predicted",
-        "verdict",
-        *several,
-        "proof",
-        "by",
-        "bound",
-        "rounding",
-        "margin",
-        "ms",
-    ):
-        table.add_column(heading, justify="left" if heading in ("verdict", "ball", "proof", "by") else "right")
+    left = ("verdict", "ball", "proof", "by")
+    headings = ("point", "label", "predicted", "verdict", *several, "proof", "by", "bound", "rounding", "margin", "ms")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
     for record in found.records:
         table.add_row(
             str(record.index), str(record.label), str(record.prediction), str(record.verdict),
