@@ -25,6 +25,8 @@ class Certify(CertifyConfig):
 
 
 CONFIG = Certify
+#: Columns of text of the table in a file or a pipe, which have no width of their own.
+WIDTH = 120
 
 
 def run(config: Certify) -> int:
@@ -80,7 +82,10 @@ def run(config: Certify) -> int:
             *((_ball(float(record.ball["p"]), float(record.ball["eps"])),) if several else ()),
             _proof(record, why(record)), method_name(record), *_bound(record), f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(table)
     proved = {"robust": f", {found.executed} of them as executed"}
     counts = ", ".join(
         f"{count} {verdict}{proved.get(verdict, '')}" for verdict, count in found.counts.items() if count
