@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -64,9 +65,9 @@ def test_unions_from_the_command_line(model, tmp_path, capsys):
 @pytest.mark.parametrize("union", ["inf", "inf:x", "0.5:1", "2:-1", "2:inf", "2:0.1,2:0.1", "published", ""])
 def test_wrong_unions_are_refused(union):
     with pytest.raises(InvalidInput, match="union must"):
-        config("net.safetensors", None, union=union)
+        config(Path("net.safetensors"), None, union=union)
 
 
 def test_published_radii():
-    found = CertifyConfig(model="net.mat", data="gts", union="published")  # type: ignore[arg-type]
+    found = CertifyConfig(model=Path("net.mat"), data="gts", union="published")
     assert dict(found.balls) == {1.0: 3.0, 2.0: 0.2, math.inf: 4 / 255}

@@ -25,6 +25,8 @@ class Certify(CertifyConfig):
 
 
 CONFIG = Certify
+#: Columns of text of the table in a file or a pipe, which have no width of their own.
+WIDTH = 120
 
 
 def run(config: Certify) -> int:
@@ -68,29 +70,23 @@ def run(config: Certify) -> int:
         return 0
     wanted = ", as executed" if plain.arithmetic == "executed" else ""
     balls = " and ".join(_ball(p, eps) for p, eps in plain.balls)
-    table = Table(title=f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}", title_justify="left")
+    print(f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}")
+    table = Table()
     several = ("ball",) if len(plain.balls) > 1 else ()
-    for heading in (
-        "point",
-        "label",
-        "predicted",
-        "verdict",
-        *several,
-        "proof",
-        "by",
-        "bound",
-        "rounding",
-        "margin",
-        "ms",
-    ):
-        table.add_column(heading, justify="left" if heading in ("verdict", "ball", "proof", "by") else "right")
+    left = ("verdict", "ball", "proof", "by")
+    headings = ("point", "label", "predicted", "verdict", *several, "proof", "by", "bound", "rounding", "margin", "ms")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
     for record in found.records:
         table.add_row(
             str(record.index), str(record.label), str(record.prediction), str(record.verdict),
             *((_ball(float(record.ball["p"]), float(record.ball["eps"])),) if several else ()),
             _proof(record, why(record)), method_name(record), *_bound(record), f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(table)
     proved = {"robust": f", {found.executed} of them as executed"}
     counts = ", ".join(
         f"{count} {verdict}{proved.get(verdict, '')}" for verdict, count in found.counts.items() if count
