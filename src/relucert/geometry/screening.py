@@ -30,7 +30,7 @@ from relucert.geometry.row_norms._norm_bounds import (
     upper_norms,
 )
 from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
-from relucert.geometry.row_norms.row_norms import BUDGET, decision_norms, shared_norms
+from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
 from relucert.networks.affine_map import Step, chain
 
 
@@ -41,15 +41,13 @@ class Nearest:
     k: int
     limit: float
 
-    def needed(
-        self, margins: Float[Tensor, " batch n"], norms: Bounds
-    ) -> tuple[Bool[Tensor, " batch n"], Float[Tensor, " batch n"]]:
-        """Which distances of signed margins may be needed, and lower bounds on all of them."""
+    def needed(self, margins: Float[Tensor, " batch n"], norms: Bounds) -> Bool[Tensor, " batch n"]:
+        """Which distances of signed margins may be needed."""
         below, above = _quotients(margins, norms)
         reach = above.kthvalue(self.k, 1).values.clamp(max=self.limit)
         reach = torch.maximum(reach, above.amin(1))
         slack = gamma_above(64, margins.dtype) * reach.abs()
-        return below <= (reach + slack)[:, None], below
+        return below <= (reach + slack)[:, None]
 
 
 def screened_distances(
@@ -72,7 +70,7 @@ def screened_distances(
     with torch.no_grad():
         bounds, classes = _norm_bounds(region, steps, exact, q, y)
         every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
-        needed, _ = wanted[0].needed(margins.abs(), every)
+        needed = wanted[0].needed(margins.abs(), every)
     parts: list[Tensor] = []
     counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
     for place, (known, ahead, use) in enumerate(
@@ -87,20 +85,23 @@ def screened_distances(
             near = margin_distances(ahead[batch, units], chosen_norms(region, place, batch, units, q))
             found = found.index_put((batch, units), near)
         parts.append(found)
-    return torch.cat(parts, 1), _class_distances(region, logits, y, q, wanted[1], classes, budget)
+    return torch.cat(parts, 1), _class_distances(region, logits, y, q, wanted[1], classes)
 
 
 def _class_distances(
-    region: LinearRegion, logits: Tensor, y: Tensor, q: float, wanted: Nearest, bounds: Bounds | None, budget: int
+    region: LinearRegion, logits: Tensor, y: Tensor, q: float, wanted: Nearest, bounds: Bounds | None
 ) -> Float[Tensor, " batch classes"]:
-    """The signed distances to decision hyperplanes, inf for those that bounds rule out and for the own class."""
-    if bounds is None:
-        return class_distances(logits, y, decision_norms(region, y, q, budget))
+    """The signed distances to decision hyperplanes, inf for the own class and for those that bounds rule out.
+
+    Without bounds all rows are made, but the gradient goes back through those alone that the regulariser uses.
+    """
     own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
     with torch.no_grad():
-        lead = (logits.gather(1, y[:, None]) - logits).masked_fill(own, math.inf)
-        needed, _ = wanted.needed(lead, bounds)
-        batch, other = (needed & ~own).nonzero(as_tuple=True)
+        needed = ~own
+        if bounds is not None:
+            lead = (logits.gather(1, y[:, None]) - logits).masked_fill(own, math.inf)
+            needed &= wanted.needed(lead, bounds)
+        batch, other = needed.nonzero(as_tuple=True)
     norms = torch.ones_like(logits)
     if len(batch):
         norms = norms.index_put((batch, other), chosen_class_norms(region, y[batch], batch, other, q))
@@ -132,7 +133,7 @@ def _norm_bounds(
     if steps is not None and steps[0].conv is None:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
     elif steps is not None and len(steps) > 2 and steps[1].conv is not None and q in (1.0, 2.0, math.inf):
-        tighter, classes = convolution_bounds(region, steps, q, uppers, y)
+        tighter = convolution_bounds(region, steps, q, uppers[1])
         bounds[1 : 1 + len(tighter)] = tighter
     return bounds, classes
 

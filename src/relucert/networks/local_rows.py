@@ -264,12 +264,10 @@ def _cut(tensor: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Ten
 
 @torch.no_grad()
 def local_estimates(
-    filters: tuple[Tensor, Tensor], matrix: Tensor | None, gates: Gates, tail: Tensor | None, q: float, plan: Plan,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Norms of rows multiplied out in a dtype of few digits, q = 1, 2 or inf: of the second convolution, (batch, maps, ...).
+    filters: tuple[Tensor, Tensor], matrix: Tensor | None, gates: Gates, q: float, plan: Plan, dtype: torch.dtype
+) -> tuple[Float[Tensor, " batch maps height width"], Float[Tensor, " batch rows"] | None]:
+    """Norms of rows multiplied out in a dtype of few digits, q = 1, 2 or inf: of the second convolution, and of the matrix.
 
-    Then of the matrix's rows (batch, rows), if there is a matrix, and of `tail` (batch, k, rows) times these rows, (batch, k).
     Norms are added up in the dtype of the filters.
     """
     own = filters[0].dtype
@@ -278,44 +276,27 @@ def local_estimates(
     batch = near.shape[3]
     norms = torch.zeros(far.shape, dtype=own, device=far.device)
     behind = None if matrix is None else matrix.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format)
-    count = 0 if behind is None else behind.shape[3]
-    dense = norms.new_zeros(count, batch)
-    rows = near.new_empty(plan.pixels if tail is not None else 0, count, batch)
+    dense = None if behind is None else norms.new_zeros(behind.shape[3], batch)
     for block in plan.blocks:
         made = torch.mm(made_of[block.kind], _cut(near, block.down.units, block.across.units))
         made = made.view(block.stop - block.start, -1, batch)
-        part = _part(norms, block)
-        _gathered(part.reshape(-1, batch), made, q, part)
-        if behind is None:
-            continue
-        made *= _part(far, block).reshape(1, -1, batch)
-        weights = _part(behind, block).reshape(made.shape[1], -1).T.expand(len(made), -1, -1)
-        found = torch.bmm(weights, made)
-        if tail is not None:
-            rows[block.start : block.stop] = found
-        _gathered(dense, found, q, dense)
-    last = None if tail is None else _tail_norms(rows, tail.to(dtype), q, own)
+        _gather(_part(norms, block), made, q)
+        if behind is not None and dense is not None:
+            made *= _part(far, block).reshape(1, -1, batch)
+            weights = _part(behind, block).reshape(made.shape[1], -1).T.expand(len(made), -1, -1)
+            _gather(dense, torch.bmm(weights, made), q)
     total = _root(norms, q).permute(3, 2, 0, 1).contiguous()
-    return total, None if behind is None else _root(dense, q).T.contiguous(), last
+    return total, None if dense is None else _root(dense, q).T.contiguous()
 
 
-def _tail_norms(rows: Tensor, tail: Tensor, q: float, own: torch.dtype) -> Float[Tensor, " batch k"]:
-    """The norms of tail (batch, k, n) times rows (pixels, n, batch), in pieces that stay in the cache."""
-    found = rows.new_zeros(tail.shape[0] * tail.shape[1], dtype=own)
-    for piece in rows.split(56):
-        made = torch.bmm(tail, piece.permute(2, 1, 0).contiguous()).flatten(0, 1).T
-        _gathered(found, made, q, found)
-    return _root(found, q).view(tail.shape[:2])
-
-
-def _gathered(before: Tensor, rows: Tensor, q: float, out: Tensor) -> None:
+def _gather(sums: Tensor, rows: Tensor, q: float) -> None:
     """Add |entries|^q along the first axis to sums, or compare with maxima."""
     if math.isinf(q):
-        found = torch.maximum(before, rows.abs().amax(0).to(before.dtype))
+        largest = rows.abs().amax(0).to(sums.dtype)
+        sums.copy_(torch.maximum(sums, largest.view(sums.shape)))
     else:
-        powers = rows.abs() if q == 1 else rows.to(before.dtype).square()
-        found = before + powers.sum(0, dtype=before.dtype)
-    out.copy_(found.view(out.shape))
+        powers = rows.abs() if q == 1 else rows.to(sums.dtype).square()
+        sums += powers.sum(0, dtype=sums.dtype).view(sums.shape)
 
 
 def _root(sums: Tensor, q: float) -> Tensor:

@@ -86,39 +86,28 @@ class _UpperNorms(ForwardRule[Tensor]):
 
 
 @torch.no_grad()
-def convolution_bounds(
-    region: LinearRegion, steps: list[Step], q: float, uppers: list[Tensor], y: Int[Tensor, " batch"]
-) -> tuple[list[Bounds], Bounds | None]:
-    """Bounds for the second convolution of a chain and a matrix behind both, and for the decision hyperplanes behind that.
+def convolution_bounds(region: LinearRegion, steps: list[Step], q: float, upper: Tensor) -> list[Bounds]:
+    """Bounds for the second convolution of a chain, whose upper bounds by absolute weights are given.
 
-    `uppers` are the bounds by absolute weights of all hidden layers.
+    Then for a hidden layer behind it that is a matrix.
     """
     dtype = few_digits(region.net.dtype, region.net.device, q) or region.net.dtype
-    first, second, third, last = steps[0], steps[1], steps[2], steps[-1]
+    first, second, third = steps[:3]
     matrix = third.weight().reshape(-1, *second.shape) if third.conv is None and len(steps) > 3 else None
-    tail = class_coefficients(region, last, y) if matrix is not None and len(steps) == 4 else None
     gates = (gate(region, 0).reshape(-1, *first.shape), gate(region, 1).reshape(-1, *second.shape))
     layout = plan(*axes(first, second, region.net.input_shape), region.net.input_shape[0])
-    found, dense, classes = local_estimates((first.weight(), second.weight()), matrix, gates, tail, q, layout, dtype)
+    found, dense = local_estimates((first.weight(), second.weight()), matrix, gates, q, layout, dtype)
+    # Filters, slopes and results are rounded to few digits; sums are rounded in the dtype of the network.
     unit = gamma_above(2, dtype)
     sums = gamma_above(first.weight()[0].numel() * second.weight()[0].numel() + 64, region.net.dtype)
-    # Filters, slopes and results are rounded: a product of rounded numbers, and the result once more.
-    error = (unit + sums) * uppers[1]
+    error = (unit + sums) * upper
     bounds = [Bounds.around(found.flatten(1), error)]
-    if matrix is None or dense is None:
-        return bounds, None
-    behind = gate(region, 1).flatten(1)
-    weight = third.weight().abs()
-    sums = gamma_above(third.weight().shape[1] + region.net.input_shape[0] * 1024, region.net.dtype)
-    passed = error + (unit + sums) * (found.flatten(1) + error)
-    error = (behind * passed) @ weight.T * (1 + unit)
-    bounds.append(Bounds.around(dense, error))
-    if tail is None or classes is None:
-        return bounds, None
-    passed = error + (unit + sums) * (dense + error)
-    error = torch.einsum("bkn,bn->bk", tail.abs(), passed) * (1 + unit)
-    own = Bounds.around(classes, error)
-    return bounds, Bounds(with_own(own.lower, y), with_own(own.upper, y))
+    if dense is not None:
+        sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
+        passed = error + (unit + sums) * (found.flatten(1) + error)
+        error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
+        bounds.append(Bounds.around(dense, error))
+    return bounds
 
 
 @torch.no_grad()

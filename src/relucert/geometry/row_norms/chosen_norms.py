@@ -7,6 +7,7 @@ through the graph. Both go some rows at a time, and the gradient makes only thos
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +21,8 @@ from relucert.networks.affine_map import Step, chain
 from relucert.networks.linear_map import LinearMap
 from relucert.networks.windows import Units, WindowRows
 
+#: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
+Functionals = Callable[[Tensor], Tensor]
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
 
 
@@ -35,7 +38,7 @@ def chosen_norms(
     def functionals(rows: Tensor) -> Tensor:
         return hyperplanes.functionals(pattern[batch[rows]], units[rows, None], region.net.dtype)
 
-    return _pulled_norms(region, hyperplanes.source, batch, functionals, q)
+    return _pulled_norms(region, hyperplanes.source, batch, functionals, q, keep=True)
 
 
 def chosen_class_norms(
@@ -66,10 +69,12 @@ def _window_norms(
         some = every.restrict(rows)
         return norm(work.rows(some, factors, tables) * some.pick(inside, work.grids[0]), q).unsqueeze(0)
 
-    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * work.entries), *factors)[0]
+    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * work.entries), *factors, keep=True)[0]
 
 
-def _pulled_norms(region: LinearRegion, node: int, batch: Tensor, functionals, q: float) -> Float[Tensor, " n"]:
+def _pulled_norms(
+    region: LinearRegion, node: int, batch: Tensor, functionals: Functionals, q: float, *, keep: bool = False
+) -> Float[Tensor, " n"]:
     """The norms of functionals of a node's value, pulled back to the input."""
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
     like = torch.zeros(0, dtype=region.net.dtype, device=region.net.device)
@@ -79,7 +84,7 @@ def _pulled_norms(region: LinearRegion, node: int, batch: Tensor, functionals, q
         return norm(LinearMap(region.net.graph, patterns).pull_back(node, functionals(rows)), q, 2).T
 
     widest = max(math.prod(each.shape) for each in region.net.graph)
-    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * widest), *(weights or [like]))[0]
+    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * widest), *(weights or [like]), keep=keep)[0]
 
 
 def _one_layer_norms(
