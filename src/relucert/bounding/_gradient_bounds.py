@@ -1,0 +1,163 @@
+"""Kolter-Wong bounds with gradients in the weights, for training: only the rows that the loss depends on have a gradient.
+
+Bounds of a unit enter the loss through its relaxation alone, and only while the unit is unstable. So the unstable units' rows
+are made without a graph, some at a time (`core.pieces`), and the gradient makes those rows again whose bounds are used: of
+units that are still unstable, and whose bounds are tighter than the known ones. Rows of a convolution behind convolutions are
+made on their receptive fields (`networks.windows`), all others are pulled back through the graph.
+
+All relaxations are parallel lines, so that one row gives both ends of a unit. Rounding is not charged: these bounds train, and
+prove nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounding.interval import Interval
+from relucert.bounding.propagation import Functional, Relaxations, pull_back
+from relucert.bounding.relaxation import ReLURelaxation
+from relucert.core.ball import Ball
+from relucert.core.linear_minimum import linear_range
+from relucert.core.pieces import in_pieces
+from relucert.networks.affine_map import Step, chain, one_hot
+from relucert.networks.patches import Filters
+from relucert.networks.traversal import Graph
+from relucert.networks.windows import Units, WindowRows
+
+PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
+
+
+class GradientBounds:
+    """Bounds of the units of one batch over its balls, differentiable in the weights of the network."""
+
+    def __init__(self, graph: Graph, x: Float[Tensor, " batch *input"], ball: Ball):
+        self.graph, self.x, self.ball = graph, x, ball
+        self.steps = chain(graph)
+        self.weights = _weights(graph)
+        self.size = torch.finfo(x.dtype).bits // 8
+
+    def serves(self, relaxations: Mapping[int, object]) -> bool:
+        """Whether gradients in the weights are wanted, and all relaxations are parallel lines of ReLUs."""
+        parallel = all(isinstance(line, ReLURelaxation) and line.parallel for line in relaxations.values())
+        return torch.is_grad_enabled() and bool(self.weights) and parallel
+
+    def refined(self, node: int, known: Interval, relaxations: Relaxations) -> Interval:
+        """The bounds of a node: known ones, tightened for its unstable units."""
+        batch, units = known.unstable.detach().flatten(1).nonzero(as_tuple=True)
+        if len(batch) == 0:
+            return known
+        steps = self._convolutions(node)
+        if steps is not None:
+            least, greatest = self._window_range(steps, batch, units, relaxations)
+        else:
+            least, greatest = self._pulled_range(node, batch, units, relaxations)
+        ends = []
+        for bound, new, pick in ((known.lower, least, torch.maximum), (known.upper, greatest, torch.minimum)):
+            flat = bound.flatten(1)
+            ends.append(flat.index_put((batch, units), pick(flat[batch, units], new)).reshape(bound.shape))
+        return Interval(*ends)
+
+    def margins(self, functionals: Float[Tensor, " batch rows classes"], relaxations: Relaxations) -> Tensor:
+        """Lower bounds (batch, rows) of functionals of the logits, all of them in one pass."""
+        lines, rebuilt = _unpacked(relaxations)
+
+        def least(rows: Tensor, *given: Tensor) -> Tensor:
+            bound = self._pulled(len(self.graph) - 1, functionals[rows], rebuilt(given, rows))
+            return bound.minimum(self.x[rows], self.ball.restrict(rows)).T
+
+        at_once = self._at_once(functionals.shape[1])
+        return in_pieces(least, len(self.x), at_once, *lines, *self.weights, keep=True).T
+
+    def _pulled_range(
+        self, node: int, batch: Tensor, units: Tensor, relaxations: Relaxations
+    ) -> Float[Tensor, " ends n"]:
+        """The ends of units whose rows are pulled back through the graph."""
+        lines, rebuilt = _unpacked(relaxations)
+        shape = self.graph[node].shape
+
+        def ends(rows: Tensor, *given: Tensor) -> Tensor:
+            which = batch[rows]
+            picked = one_hot(units[rows, None], shape, self.x.dtype)
+            found = self._pulled(node, picked, rebuilt(given, which)).range(self.x[which], self.ball.restrict(which))
+            return torch.cat(found, 1).T
+
+        return in_pieces(ends, len(batch), self._at_once(1), *lines, *self.weights)
+
+    def _window_range(
+        self, steps: Sequence[Step], batch: Tensor, units: Tensor, relaxations: Relaxations
+    ) -> tuple[Tensor, Tensor]:
+        """The ends of units of a convolution behind one convolution, whose rows live on their receptive fields."""
+        first, second = steps
+        relaxed = relaxations[second.core.inputs[0]]
+        assert isinstance(relaxed, ReLURelaxation)
+        value, offset = self.graph.values(self.x, [first.last])[first.last], second.offset(self.x)
+        at_x = relaxed.convolved(value, Filters.of(second))
+        work = WindowRows(steps, self.graph[0].shape)
+        every = Units(batch, units, second.shape)  # type: ignore[arg-type]
+        factors, tables = work.factors(), work.tables([relaxed.above])
+        inside, eps = work.inside(self.x), self.ball.reach(self.x)
+        boxed = self.ball.box is not None
+        slacks = [work.windows[0].seen(slack) for slack in self.ball.slacks(self.x)] if boxed else []
+
+        def ends(rows: Tensor, *given: Tensor) -> Tensor:
+            some = every.restrict(rows)
+            made = work.rows(some, given[: len(factors)], given[len(factors) :])
+            made = made * some.pick(inside, work.grids[0])
+            room = [some.pick(slack, work.grids[0]) for slack in slacks]
+            found = linear_range(made.unsqueeze(1), self.ball.p, eps[some.batch], *room)
+            return torch.cat(found, 1).T
+
+        at_once = PIECE // (6 * self.size * work.entries)
+        least, greatest = in_pieces(ends, len(batch), at_once, *factors, *tables)
+        low, high = ((bound + offset).flatten(1)[batch, units] for bound in (at_x.lower, at_x.upper))
+        return low + least, high + greatest
+
+    def _pulled(self, node: int, functionals: Tensor, relaxations: Relaxations) -> Functional:
+        return pull_back(self.graph, node, functionals, relaxations)
+
+    def _convolutions(self, node: int) -> Sequence[Step] | None:
+        """The first two steps, if both are convolutions and the node is the value of the second; else None."""
+        steps = self.steps
+        two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
+        return steps[:2] if steps is not None and two and not steps[1].before and steps[1].last == node else None
+
+    def _at_once(self, rows: int) -> int:
+        """How many examples, of so many rows each, are made at a time."""
+        widest = max(math.prod(node.shape) for node in self.graph)
+        return max(1, PIECE // (6 * self.size * widest * rows))
+
+
+def _weights(graph: Graph) -> list[Tensor]:
+    """The parameters that the nodes of a graph read, each once."""
+    owners = {source.owner for node in graph.affine_nodes for source in node.op.sources().values()}
+    found: dict[int, Tensor] = {}
+    for owner in owners:
+        for weight in owner.parameters():
+            if weight.requires_grad:
+                found[id(weight)] = weight
+    return list(found.values())
+
+
+def _unpacked(relaxations: Relaxations):
+    """The tensors of relaxations, and a function that makes the relaxations of some examples of such tensors."""
+    places = list(relaxations)
+    tensors = [part for place in places for part in _parts(relaxations[place])]
+
+    def rebuilt(given: Sequence[Tensor], batch: Tensor) -> dict[int, ReLURelaxation]:
+        found = {}
+        for number, place in enumerate(places):
+            slope, offset = (part.index_select(0, batch) for part in given[2 * number : 2 * number + 2])
+            found[place] = ReLURelaxation(slope, slope, offset)
+        return found
+
+    return tensors, rebuilt
+
+
+def _parts(line: object) -> tuple[Tensor, Tensor]:
+    assert isinstance(line, ReLURelaxation)
+    return line.above, line.offset
