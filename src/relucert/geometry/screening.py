@@ -69,8 +69,10 @@ def screened_distances(
     exact = _exact_norms(region, steps, q, budget)
     with torch.no_grad():
         bounds, classes = _norm_bounds(region, steps, exact, q, y)
-        every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
-        needed = wanted[0].needed(margins.abs(), every)
+        needed = torch.ones_like(margins, dtype=torch.bool)
+        if any(known is None for known in exact):
+            every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
+            needed = wanted[0].needed(margins.abs(), every)
     parts: list[Tensor] = []
     counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
     for place, (known, ahead, use) in enumerate(

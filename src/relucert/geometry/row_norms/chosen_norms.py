@@ -17,7 +17,9 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms._chain_rows import gate
+from relucert.geometry.row_norms._product_norms import SharedProductNorms
 from relucert.networks.affine_map import Step, chain
+from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
 from relucert.networks.windows import Units, WindowRows
 
@@ -33,6 +35,9 @@ def chosen_norms(
     steps = chain(region.net.graph)
     if steps is not None and 0 < place < len(steps) - 1 and all(step.conv is not None for step in steps[: place + 1]):
         return _window_norms(region, steps[: place + 1], batch, units, q)
+    if _convolved(region, steps, place):
+        assert steps is not None
+        return _conv_norms(region, steps[:place], batch, steps[place].weight().index_select(0, units), q)
     hyperplanes, pattern = region.hyperplanes[place], region.patterns[place]
 
     def functionals(rows: Tensor) -> Tensor:
@@ -48,12 +53,37 @@ def chosen_class_norms(
     steps = chain(region.net.graph)
     if steps is not None and len(steps) == 2 and steps[0].conv is None:
         return _one_layer_norms(region, steps, y, batch, other, q)
+    if steps is not None and len(steps) > 2 and _convolved(region, steps, len(steps) - 2):
+        last = steps[-1].weight()
+        slopes = gate(region, len(steps) - 2).flatten(1)
+        coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+        return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q)
 
     def functionals(rows: Tensor) -> Tensor:
         eye = torch.eye(region.net.classes, dtype=region.net.dtype, device=region.net.device)
         return (eye[y[rows]] - eye[other[rows]]).unsqueeze(1)
 
     return _pulled_norms(region, len(region.net.graph) - 1, batch, functionals, q)
+
+
+def _convolved(region: LinearRegion, steps: list[Step] | None, place: int) -> bool:
+    """Whether step `place` of a chain is a matrix behind convolutions alone."""
+    return (
+        steps is not None
+        and 0 < place < len(steps)
+        and steps[place].conv is None
+        and all(step.conv is not None for step in steps[:place])
+    )
+
+
+def _conv_norms(
+    region: LinearRegion, steps: list[Step], batch: Tensor, functionals: Tensor, q: float
+) -> Float[Tensor, " n"]:
+    """The norms of functionals of what is behind convolutions."""
+    gates = [gate(region, index).reshape(-1, *step.shape) for index, step in enumerate(steps)]
+    geometry = ConvChain.of(steps, region.net.input_shape)
+    weights = [step.weight() for step in steps]
+    return ConvRowNorms.apply(functionals, batch, gates, q, geometry, *weights)  # type: ignore[return-value]
 
 
 def _window_norms(
@@ -91,14 +121,9 @@ def _one_layer_norms(
     region: LinearRegion, steps: list[Step], y: Tensor, batch: Tensor, other: Tensor, q: float
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
-    slopes = gate(region, 0).flatten(1)
-
-    def norms(rows: Tensor, last: Tensor, first: Tensor) -> Tensor:
-        coefficients = (last[y[rows]] - last[other[rows]]) * slopes[batch[rows]]
-        return norm(coefficients @ first, q).unsqueeze(0)
-
-    last, first = steps[-1].weight(), steps[0].weight()
-    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * sum(first.shape)), last, first)[0]
+    last, slopes = steps[-1].weight(), gate(region, 0).flatten(1)
+    coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+    return SharedProductNorms.apply(coefficients[None], steps[0].weight(), q)[0]  # type: ignore[index]
 
 
 def _size(region: LinearRegion) -> int:
