@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.bounding._relaxed_rows import Layer, relaxed_rows
 from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import Functional, Relaxations, pull_back
 from relucert.bounding.relaxation import ReLURelaxation
@@ -25,8 +26,9 @@ from relucert.core.ball import Ball
 from relucert.core.linear_minimum import linear_range
 from relucert.core.pieces import in_pieces
 from relucert.networks.affine_map import Step, chain, one_hot
+from relucert.networks.conv_rows import ConvChain
 from relucert.networks.patches import Filters
-from relucert.networks.traversal import Graph
+from relucert.networks.traversal import Evaluation, Graph, propagate
 from relucert.networks.windows import Units, WindowRows
 
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
@@ -64,6 +66,11 @@ class GradientBounds:
 
     def margins(self, functionals: Float[Tensor, " batch rows classes"], relaxations: Relaxations) -> Tensor:
         """Lower bounds (batch, rows) of functionals of the logits, all of them in one pass."""
+        if self._depth():
+            batch = torch.arange(len(self.x), device=self.x.device).repeat_interleave(functionals.shape[1])
+            rows, low, _ = self._behind_convolutions(len(self.graph) - 1, batch, functionals.flatten(0, 1), relaxations)
+            every = rows.reshape(*functionals.shape[:2], *self.x.shape[1:])
+            return Functional(every, low.view(functionals.shape[:2]), None).minimum(self.x, self.ball)
         lines, rebuilt = _unpacked(relaxations)
 
         def least(rows: Tensor, *given: Tensor) -> Tensor:
@@ -77,6 +84,14 @@ class GradientBounds:
         self, node: int, batch: Tensor, units: Tensor, relaxations: Relaxations
     ) -> Float[Tensor, " ends n"]:
         """The ends of units whose rows are pulled back through the graph."""
+        if self._depth():
+            picked = one_hot(units, self.graph[node].shape, self.x.dtype)
+            rows, low, high = self._behind_convolutions(node, batch, picked, relaxations)
+            slacks = self.ball.slacks(self.x) if self.ball.box is not None else ()
+            room = [slack.flatten(1).index_select(0, batch) for slack in slacks]
+            found = linear_range(rows.unsqueeze(1), self.ball.p, self.ball.reach(self.x)[batch], *room)
+            value = (rows * self.x.flatten(1).index_select(0, batch)).sum(1)
+            return torch.stack([found[0][:, 0] + value + low, found[1][:, 0] + value + high])
         lines, rebuilt = _unpacked(relaxations)
         shape = self.graph[node].shape
 
@@ -119,6 +134,50 @@ class GradientBounds:
 
     def _pulled(self, node: int, functionals: Tensor, relaxations: Relaxations) -> Functional:
         return pull_back(self.graph, node, functionals, relaxations)
+
+    def _depth(self) -> int:
+        """The number of convolutions of a chain that matrices alone follow; 0 if the network is not such a chain."""
+        if self.steps is None:
+            return 0
+        kinds = [step.conv is not None for step in self.steps]
+        depth = sum(kinds)
+        plain = not any(step.before for step in self.steps[1:depth])
+        return depth if depth < len(kinds) and all(kinds[:depth]) and plain else 0
+
+    def _behind_convolutions(
+        self, node: int, batch: Tensor, functionals: Float[Tensor, " n units"], relaxations: Relaxations
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Functionals (n, units) of the value of a matrix behind convolutions, as rows (n, pixels) with offsets of both ends."""
+        assert self.steps is not None
+        depth, value = self._depth(), functionals
+        low = high = functionals.new_zeros(len(functionals))
+        # Through the matrices, from the node to the first of them; lines of the ReLUs before each are parallel.
+        for step in reversed([step for step in self.steps[depth:] if step.last <= node]):
+            constant = value @ self._constant(step).flatten()
+            low, high, value = low + constant, high + constant, value @ step.weight()
+            if step is not self.steps[depth]:
+                slope, offset = (part.flatten(1).index_select(0, batch) for part in self._line(relaxations, step))
+                below, above = ((part * offset).sum(1) for part in (value.clamp(max=0), value.clamp(min=0)))
+                low, high, value = low + below, high + above, value * slope
+        convolutions = self.steps[:depth]
+        layers = [
+            Layer(step.weight(), self._constant(step), *self._line(relaxations, behind))
+            for step, behind in zip(convolutions, self.steps[1:], strict=False)
+        ]
+        geometry = ConvChain.of(convolutions, self.graph[0].shape)
+        rows, below, above = relaxed_rows(value, batch, geometry, layers)
+        return rows, low + below, high + above
+
+    def _constant(self, step: Step) -> Float[Tensor, " 1 *shape"]:
+        """The value of a step where the values that it reads are zero."""
+        first = step.before[0] if step.before else step.core
+        zero = self.x.new_zeros(1, *self.graph[first.inputs[0]].shape)
+        return propagate(self.graph, Evaluation(), {first.inputs[0]: zero}, [step.last])[step.last]
+
+    def _line(self, relaxations: Relaxations, step: Step) -> tuple[Tensor, Tensor]:
+        """The slopes and offsets of the ReLUs whose values a step reads, in the shape of the layer before."""
+        first = step.before[0] if step.before else step.core
+        return _parts(relaxations[first.inputs[0]])
 
     def _convolutions(self, node: int) -> Sequence[Step] | None:
         """The first two steps, if both are convolutions and the node is the value of the second; else None."""

@@ -23,7 +23,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import phased_adjoint
 
-PIECE = 2**23  # bytes of the largest temporary
+PIECE = 2**22  # bytes of the largest temporary
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class ConvChain:
         size = self.shapes[layer]
         spans = [dilation[i] * (weight.shape[2 + i] - 1) + 1 for i in (0, 1)]
         over = [(size[1 + i] + 2 * padding[i] - spans[i]) % stride[i] for i in (0, 1)]
-        if dilation == (1, 1) and min(stride) > 1 and size[0] <= 4:
+        if dilation == (1, 1) and min(stride) > 1:
             return phased_adjoint(value, weight, stride, padding, size)
         return F.conv_transpose2d(value, weight, None, stride, padding, over, 1, dilation)
 
@@ -88,11 +88,11 @@ class ConvRowNorms(torch.autograd.Function):
     ) -> Float[Tensor, " n"]:
         kept = []
         near = [gate.contiguous(memory_format=torch.channels_last) for gate in gates]
-        for rows in _pieces(functionals, chain):
+        for rows in row_pieces(functionals, chain):
             which, value = batch[rows], functionals[rows].unflatten(1, chain.shapes[-1])
             inner: list[Tensor] = []
             for layer in range(len(weights) - 1, -1, -1):
-                value = value.contiguous(memory_format=torch.channels_last) * _of(near[layer], which)
+                value = value.contiguous(memory_format=torch.channels_last) * picked(near[layer], which)
                 inner.append(value)
                 value = chain.adjoint(layer, value, weights[layer])
             image = value.flatten(1)
@@ -122,19 +122,19 @@ class ConvRowNorms(torch.autograd.Function):
                 for layer, weight in enumerate(weights):
                     totals[layer] += chain.weight_slope(layer, value, inner[layer], weight)
                     value = chain.forward(layer, value, weight)
-                    value = value * _of(near[layer], batch[start + some])
+                    value = value * picked(near[layer], batch[start + some])
                 found[start + some] = value.flatten(1)
             start += len(gradient)
         return found, None, None, None, None, *totals
 
 
-def _of(gates: Tensor, which: Tensor) -> Tensor:
-    """The gates of some examples, with channels next to each other."""
-    flat = gates.permute(0, 2, 3, 1).flatten(1).index_select(0, which)
-    return flat.unflatten(1, (*gates.shape[2:], gates.shape[1])).permute(0, 3, 1, 2)
+def picked(values: Float[Tensor, " examples channels *area"], which: Int[Tensor, " n"]) -> Tensor:
+    """The values of some examples (n, channels, *area), with channels next to each other."""
+    flat = values.permute(0, 2, 3, 1).flatten(1).index_select(0, which)
+    return flat.unflatten(1, (*values.shape[2:], values.shape[1])).permute(0, 3, 1, 2)
 
 
-def _pieces(functionals: Tensor, chain: ConvChain) -> Sequence[slice]:
+def row_pieces(functionals: Float[Tensor, " n size"], chain: ConvChain) -> Sequence[slice]:
     """The rows in pieces that stay in the cache."""
     widest = max(math.prod(shape) for shape in chain.shapes) * (torch.finfo(functionals.dtype).bits // 8)
     size = max(1, PIECE // widest)

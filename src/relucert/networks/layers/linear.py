@@ -165,7 +165,8 @@ def phased_adjoint(
     top, left = padding
     image = image[:, top : top + height, left : left + width].permute(0, 3, 1, 2)
     # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
-    return F.pad(image, (0, width - image.shape[3], 0, height - image.shape[2]))
+    missing = (height - image.shape[2], width - image.shape[3])
+    return F.pad(image, (0, missing[1], 0, missing[0])) if any(missing) else image
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:
