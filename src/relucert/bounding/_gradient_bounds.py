@@ -85,8 +85,7 @@ class GradientBounds:
     ) -> Float[Tensor, " ends n"]:
         """The ends of units whose rows are pulled back through the graph."""
         if self._depth():
-            picked = one_hot(units, self.graph[node].shape, self.x.dtype)
-            rows, low, high = self._behind_convolutions(node, batch, picked, relaxations)
+            rows, low, high = self._behind_convolutions(node, batch, units, relaxations)
             slacks = self.ball.slacks(self.x) if self.ball.box is not None else ()
             room = [slack.flatten(1).index_select(0, batch) for slack in slacks]
             found = linear_range(rows.unsqueeze(1), self.ball.p, self.ball.reach(self.x)[batch], *room)
@@ -127,7 +126,7 @@ class GradientBounds:
             found = linear_range(made.unsqueeze(1), self.ball.p, eps[some.batch], *room)
             return torch.cat(found, 1).T
 
-        at_once = PIECE // (6 * self.size * work.entries)
+        at_once = 2 * PIECE // (6 * self.size * work.entries)
         least, greatest = in_pieces(ends, len(batch), at_once, *factors, *tables)
         low, high = ((bound + offset).flatten(1)[batch, units] for bound in (at_x.lower, at_x.upper))
         return low + least, high + greatest
@@ -145,16 +144,24 @@ class GradientBounds:
         return depth if depth < len(kinds) and all(kinds[:depth]) and plain else 0
 
     def _behind_convolutions(
-        self, node: int, batch: Tensor, functionals: Float[Tensor, " n units"], relaxations: Relaxations
+        self, node: int, batch: Tensor, functionals: Tensor, relaxations: Relaxations
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Functionals (n, units) of the value of a matrix behind convolutions, as rows (n, pixels) with offsets of both ends."""
+        """Functionals of the value of a matrix behind convolutions, as rows (n, pixels) with offsets of both ends.
+
+        They are given by coefficients (n, units), or by the number (n,) of the unit that each of them picks out.
+        """
         assert self.steps is not None
         depth, value = self._depth(), functionals
-        low = high = functionals.new_zeros(len(functionals))
+        low = high = self.x.new_zeros(len(functionals))
         # Through the matrices, from the node to the first of them; lines of the ReLUs before each are parallel.
         for step in reversed([step for step in self.steps[depth:] if step.last <= node]):
-            constant = value @ self._constant(step).flatten()
-            low, high, value = low + constant, high + constant, value @ step.weight()
+            if value.dim() == 1:
+                constant = self._constant(step).flatten().index_select(0, value)
+                value = step.weight().index_select(0, value)
+            else:
+                constant = value @ self._constant(step).flatten()
+                value = value @ step.weight()
+            low, high = low + constant, high + constant
             if step is not self.steps[depth]:
                 slope, offset = (part.flatten(1).index_select(0, batch) for part in self._line(relaxations, step))
                 below, above = ((part * offset).sum(1) for part in (value.clamp(max=0), value.clamp(min=0)))
