@@ -66,7 +66,7 @@ class GradientBounds:
 
     def margins(self, functionals: Float[Tensor, " batch rows classes"], relaxations: Relaxations) -> Tensor:
         """Lower bounds (batch, rows) of functionals of the logits, all of them in one pass."""
-        if self._depth():
+        if self._follows_convolutions(len(self.graph) - 1):
             batch = torch.arange(len(self.x), device=self.x.device).repeat_interleave(functionals.shape[1])
             rows, low, _ = self._behind_convolutions(len(self.graph) - 1, batch, functionals.flatten(0, 1), relaxations)
             every = rows.reshape(*functionals.shape[:2], *self.x.shape[1:])
@@ -84,7 +84,7 @@ class GradientBounds:
         self, node: int, batch: Tensor, units: Tensor, relaxations: Relaxations
     ) -> Float[Tensor, " ends n"]:
         """The ends of units whose rows are pulled back through the graph."""
-        if self._depth():
+        if self._follows_convolutions(node):
             rows, low, high = self._behind_convolutions(node, batch, units, relaxations)
             slacks = self.ball.slacks(self.x) if self.ball.box is not None else ()
             room = [slack.flatten(1).index_select(0, batch) for slack in slacks]
@@ -142,6 +142,11 @@ class GradientBounds:
         depth = sum(kinds)
         plain = not any(step.before for step in self.steps[1:depth])
         return depth if depth < len(kinds) and all(kinds[:depth]) and plain else 0
+
+    def _follows_convolutions(self, node: int) -> bool:
+        """Whether a node is the value of a matrix behind convolutions."""
+        depth = self._depth()
+        return depth > 0 and self.steps is not None and any(step.last == node for step in self.steps[depth:])
 
     def _behind_convolutions(
         self, node: int, batch: Tensor, functionals: Tensor, relaxations: Relaxations

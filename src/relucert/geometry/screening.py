@@ -132,9 +132,9 @@ def _norm_bounds(
         for known, upper in zip(exact, uppers, strict=True)
     ]
     classes = None
-    if steps is not None and steps[0].conv is None:
+    if steps is not None and steps[0].conv is None and len(steps) == 2:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif steps is not None and len(steps) > 2 and steps[1].conv is not None and q in (1.0, 2.0, math.inf):
+    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and q in (1.0, 2.0, math.inf):
         tighter = convolution_bounds(region, steps, q, uppers[1])
         bounds[1 : 1 + len(tighter)] = tighter
     return bounds, classes
