@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
@@ -184,6 +185,7 @@ class _PreactivationBounds(ChargedIntervals):
         rounding = backward.rounding
         super().__init__(None if rounding is None else Accuracy(backward.graph, rounding))
         self.backward, self.tightening = backward, tightening
+        self.gradients = GradientBounds(backward.graph, backward.x, backward.ball)
         self.inputs: dict[int, Interval] = {}
         self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
 
@@ -216,6 +218,8 @@ class _PreactivationBounds(ChargedIntervals):
         everything = not (intervals and node.op.decided_by_sign)
         if self.backward.patched(source) and not intervals:
             return self.backward.local(self.relaxations, charge)
+        if charge is None and not everything and self.gradients.serves(self.relaxations):
+            return self.gradients.refined(source, known, self.relaxations)
         for lines in [self.relaxations] if everything else self._stages():
             if self.backward.patched(source):
                 known = self.backward.local_unstable(lines, known, charge)
