@@ -21,6 +21,8 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
+from relucert.geometry.exploration._search import Limits, RegionSearch
+from relucert.geometry.exploration.arrangement import ArrangementSearch, has_one_layer
 from relucert.geometry.exploration.facets import FacetSearch
 from relucert.geometry.exploration.neighbours import HyperplaneSearch
 from relucert.geometry.region import LinearRegion
@@ -93,11 +95,11 @@ class Region(Method):
         if len(right):
             nearest = Witnesses(net, x[right], y[right], p, tuple(side[right] for side in sides), double)
             box = tuple(side.double() for side in (nearest.lower, nearest.upper))
-            limit = math.inf if self.regions is None else float(self.regions)
-            kind = FacetSearch if self._programs(double) else HyperplaneSearch
+            limit = math.inf if self.regions is None else self.regions + 1.0
             with torch.no_grad():
                 known = LinearRegion.at(double, nearest.x.double()) if region is None else region.restrict(right)
-            search = kind(known, nearest, box, limit, self.budget // 2)
+            limits = Limits(limit, self.budget // 2)
+            search = self._search(double)(known, nearest, box, limits)
             search.run()
             lower[right] = search.lower
             witnesses.point[right], witnesses.distance[right] = nearest.point, nearest.distance
@@ -110,6 +112,12 @@ class Region(Method):
         exact = meets(proved, upper) & meets(upper, rounded) & (upper.isfinite() | proved.isinf())
         seconds = torch.full_like(upper, (time.perf_counter() - started) / max(1, len(x)))
         return RadiusInterval(proved, upper, exact, witnesses.point, seconds, [spec(self)] * len(x))
+
+    def _search(self, net: Network) -> type[RegionSearch]:
+        """The search for a network: by facets, by the arrangement of one layer, or by hyperplanes."""
+        if self._programs(net):
+            return FacetSearch
+        return ArrangementSearch if has_one_layer(net, self.budget) else HyperplaneSearch
 
     def _programs(self, net: Network) -> bool:
         if self.facets is not None:

@@ -22,6 +22,7 @@ errors of the rows: a row that is off by E in the dual norm changes a margin by 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -160,17 +161,31 @@ class Crossing(NamedTuple):
     key: Float[Tensor, " rows"]
 
 
+class Limits(NamedTuple):
+    """What ends a search: `regions` of an example, its own included, `budget` in bytes, and `until`, a `time.monotonic`.
+
+    `known` (batch,) are radii that are certified already.
+    """
+
+    regions: float
+    budget: int
+    until: float = math.inf
+    known: Float[Tensor, " batch"] | None = None
+
+
 class RegionSearch:
     """The search of a batch of inputs. `lower` are the proved distances, `witnesses` the nearest adversarial points.
 
     The search begins in `region`, the regions of the inputs. Subclasses store regions (`_add`) and choose the hyperplanes to
-    cross (`_next`). `limit` is the number of regions of an example, `budget` the memory in bytes.
+    cross (`_next`).
     """
 
-    def __init__(self, region: LinearRegion, witnesses: Witnesses, box: Any, limit: float, budget: int):
+    def __init__(self, region: LinearRegion, witnesses: Witnesses, box: Any, limits: Limits):
         self.net, self.first = region.net, region
         self.witnesses, self.y, self.p = witnesses, witnesses.y, witnesses.p
-        self.limit, self.budget = limit, budget
+        self.limit, self.budget, self.until = limits.regions, limits.budget, limits.until
+        self.known = witnesses.x.new_zeros(len(witnesses.x)) if limits.known is None else limits.known
+        self.known = self.known.double()
         self.x = witnesses.x.double()
         self.low, self.high = Ball(self.p, math.inf, box).bounds(self.x)
         self.tolerance = 1e-6 if witnesses.x.dtype == torch.float64 else 1e-4
@@ -191,6 +206,12 @@ class RegionSearch:
                 crossing = self._next()
                 if crossing is not None:
                     self._cross(crossing)
+                self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        """Close all examples when the time is over: what is proved by then stays proved."""
+        if time.monotonic() >= self.until:
+            self.open[:] = False
 
     def _begin(self) -> None:
         """Prepare the storage of regions."""

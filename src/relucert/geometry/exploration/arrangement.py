@@ -1,0 +1,390 @@
+"""The search over the regions of a network with one hidden layer: sets of flipped units of a fixed arrangement of hyperplanes.
+
+The hyperplanes of the units are the same in all regions (`_layer`). For a set F of units let H_F be the points where no unit of
+F has the sign that it has at x: h_i(z) <= 0 for i in F. The region of F is the part of H_F where the other units have h_i >= 0.
+Every point of the box lies in the region of some F, the units with h_i < 0 there. Units are ordered by their distances, and a
+set of flipped units is reached from the set without its last unit:
+
+    {} -> {i_1} -> {i_1, i_2} -> ... -> F,     i_1 < i_2 < ...
+
+The key of a set is a proved lower bound on the distance of x to H_F in the box (`_separation`). H_F shrinks along this chain, so
+every set on the way to F has a key of at most the distance of x to the region of F. Hence either F has been entered, or a set
+on its way is open, at a key of at most that distance. No point of the box is missed, whichever of the regions are empty, whether
+hyperplanes coincide or meet, and whether units vanish identically (h_i >= 0 holds for such a unit): no facet is needed, and a
+flipped set changes exactly the flipped units.
+
+An entered region has a key for each decision: a proved lower bound on the distance of x to the points of the region in the box
+where class s is as high as class y. It is first that of H_F and the decision hyperplane. When it is the smallest open key, the
+units of the region that are most violated at the nearest point join, until the key rises, or the point lies in the region and
+is a witness. The smallest open key is a lower bound on the distance to a change of decision; it never decreases.
+
+A radius that is known to be certified raises the keys of decisions; sets of flipped units keep theirs, since the regions
+nearer than that radius must be crossed all the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.core.norms import dual as dual_exponent
+from relucert.core.norms import norm
+from relucert.core.rounding import RAISED, gamma_above
+from relucert.geometry.distances import margin_distances
+from relucert.geometry.exploration._layer import Layer, last_weight
+from relucert.geometry.exploration._search import SAFETY, RegionSearch, measure, reach
+from relucert.geometry.exploration._separation import (
+    BEYOND,
+    Box,
+    Combined,
+    Dual,
+    HalfSpaces,
+    ascend,
+    combined,
+    dual,
+    gain,
+    paired,
+)
+from relucert.geometry.witness import PUSHES
+from relucert.networks.network import Network
+
+NEAR = 256  # units of an example, the nearest ones, that are flipped; beyond the next one nothing is proved
+WIDTH = 32  # keys of an example that are treated together at most
+SHARE = 8  # one more key is treated together for every so many entered regions
+ROUNDS = 24  # times that the key of a decision is raised before it ends the search
+JOIN = 4  # violated units that join a decision at once
+VIOLATED = 1e-9  # relative violation of a unit's half space at a nearest point
+LUCKY = (1e-6, 1e-4)  # relative steps beyond a decision hyperplane from a point that may lie outside the region
+TINY = 1e-290  # added to sums of squares that may underflow
+CHILD, REGION, DECISION, MET, END = range(5)  # what a key is of
+
+
+def has_one_layer(net: Network, budget: int) -> bool:
+    """Whether the regions of a network are those of one arrangement, small enough for the memory."""
+    weight = last_weight(net)
+    return weight is not None and 64 * weight.shape[1] * math.prod(net.input_shape) <= budget
+
+
+class _Set(NamedTuple):
+    """A set of flipped units of an example: the units, their multipliers, the place of the last one, and the key."""
+
+    units: tuple[int, ...]
+    multipliers: tuple[float, ...]
+    last: int
+    key: float
+
+
+class _Children(NamedTuple):
+    """An entered region: its set, and the keys of the sets with one more unit, smallest first, with the units' places."""
+
+    parent: _Set
+    keys: np.ndarray
+    places: np.ndarray
+
+
+class _Decision(NamedTuple):
+    """A decision in an entered region: the set, the class, units of the region that join, and how often the key was raised."""
+
+    parent: _Set
+    target: int
+    joined: tuple[int, ...] = ()
+    multipliers: tuple[float, ...] = ()
+    turns: int = 0
+
+
+class ArrangementSearch(RegionSearch):
+    """The search by sets of flipped units; one step treats the smallest keys of every open example."""
+
+    def run(self) -> None:
+        """Explore regions until every example is solved, or has used up its regions, its seconds or the memory."""
+        with torch.no_grad():
+            self._start()
+            while bool(self.open.any()):
+                self._step()
+                self._look_at_clock()
+
+    def _begin(self) -> None:
+        self.entered = [1] * len(self.x)  # with the region of x
+        self.heaps: list[list[tuple[float, int, int, object]]] = [[] for _ in self.x]
+        self.turn = 0
+        self.stored = 0
+
+    def _start(self) -> None:
+        """Measure the regions of x, order the units by distance, and open the empty sets."""
+        every = torch.arange(len(self.x))
+        measured = measure(self.first, self.x, self.y, True)
+        self.open[~measured.certain] = False
+        weight = last_weight(self.net)
+        assert weight is not None
+        self.layer = layer = Layer.of(measured, weight, self.y)
+        flat = (len(self.x), -1)
+        below, above = ((side * RAISED).reshape(flat) for side in (self.x - self.low, self.high - self.x))
+        self.box = Box(below, above, reach(self.x, self.p, (self.low, self.high)))
+        self.free_squares = self.p == 2
+        if self.free_squares:
+            self.squares = torch.cat([layer.rows.clamp(min=0).square(), layer.rows.clamp(max=0).square()], 1).T
+        self._order(every, measured.margins)
+        start = _Set((), (), -1, 0.0)
+        for b in self.open.nonzero()[:, 0].tolist():
+            self._push(b, float(self.horizon[b]), END, None)
+        self._enter_sets([(b, start) for b in self.open.nonzero()[:, 0].tolist()])
+
+    def _order(self, index: Tensor, margins: Tensor) -> None:
+        """The nearest units of every example by their distances in the box, and the distance of the next unit."""
+        norms = norm(self.layer.rows, dual_exponent(self.p)) + self.layer.row_errors
+        free = margin_distances(margins, norms) * (1 - SAFETY)
+        count = min(NEAR, free.shape[1])
+        near, units = free.topk(min(count + 1, free.shape[1]), largest=False, sorted=True)
+        self.horizon = near[:, count] if near.shape[1] > count else torch.full_like(near[:, 0], math.inf)
+        units, near = units[:, :count], near[:, :count]
+        distance = near.clone()
+        for place in torch.arange(count).split(16):
+            some = units[:, place]
+            rows = self.layer.rows[some].reshape(*some.shape, *self.net.input_shape)
+            errors = self.layer.row_errors.gather(1, some)
+            found = self._distances_in_box(index, rows, margins.gather(1, some), errors).distance
+            distance[:, place] = torch.where(near[:, place].isinf(), math.inf, torch.maximum(found, near[:, place]))
+        self.distance, order = distance.sort(1)
+        self.units = units.gather(1, order)
+
+    def _push(self, b: int, key: float, kind: int, what: object) -> None:
+        """Open a key of an example, unless it is beyond the nearest witness or the box."""
+        if key < math.inf:
+            self.turn += 1
+            heapq.heappush(self.heaps[b], (key, self.turn, kind, what))
+
+    def _step(self) -> None:
+        """Treat the smallest keys of every open example; an open set is solved first, and entered when its key is smallest."""
+        upper = self.witnesses.distance.tolist()
+        sets: list[tuple[int, _Set]] = []
+        regions: list[tuple[int, _Set]] = []
+        decisions: list[tuple[int, float, _Decision]] = []
+        for b in self.open.nonzero()[:, 0].tolist():
+            heap = self.heaps[b]
+            self.lower[b] = max(float(self.lower[b]), heap[0][0] if heap else math.inf)
+            for turn in range(min(WIDTH, 1 + self.entered[b] // SHARE)):
+                key, _, kind, what = heap[0] if heap else (math.inf, 0, END, None)
+                full = kind == REGION and self.entered[b] >= self.limit
+                if key >= upper[b] * (1 - SAFETY) or kind in (MET, END) or full:
+                    self.open[b] = turn > 0
+                    break
+                heapq.heappop(heap)
+                if kind == CHILD:
+                    sets.append((b, self._next_child(b, key, *what)))
+                elif kind == REGION:
+                    self.entered[b] += 1
+                    regions.append((b, what))
+                else:
+                    decisions.append((b, key, what))
+        self._solve(sets)
+        self._enter_sets(regions)
+        self._raise(decisions)
+
+    def _next_child(self, b: int, key: float, children: _Children, turn: int) -> _Set:
+        """The set of an open child, whose multipliers are not known yet; the next child of the same set is opened."""
+        if turn + 1 < len(children.keys):
+            self._push(b, float(children.keys[turn + 1]), CHILD, (children, turn + 1))
+        parent, place = children.parent, int(children.places[turn])
+        units, multipliers = (*parent.units, int(self.units[b, place])), (*parent.multipliers, 0.0)
+        return _Set(units, multipliers, place, key)
+
+    def _solve(self, sets: list[tuple[int, _Set]]) -> None:
+        """Find the multipliers of sets and open their regions at the proved keys."""
+        if not sets:
+            return
+        index = torch.tensor([b for b, _ in sets])
+        units, start = _padded([one.units for _, one in sets], -1), _padded([one.multipliers for _, one in sets], 0.0)
+        spaces = self.layer.flipped(index, units)
+        new = torch.tensor([len(one.units) - 1 for _, one in sets])
+        key, multipliers, _ = self._distance(index, spaces, start, new)
+        every = zip(sets, key.tolist(), multipliers.tolist(), strict=True)
+        for (b, one), proved, found in every:
+            known = one._replace(multipliers=tuple(found[: len(one.units)]), key=max(proved, one.key))
+            self._push(b, known.key, REGION, known)
+
+    def _distance(
+        self, index: Tensor, spaces: HalfSpaces, start: Float[Tensor, " n k"], new: Int[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n k"], Float[Tensor, " n size"]]:
+        """Proved distances to intersections of half spaces, the multipliers, and the nearest points as steps from x.
+
+        The search for multipliers begins at `start`, which lacks the half space `new`.
+        """
+        box = self.box.at(index)
+        if self.free_squares:
+            enough = self.witnesses.distance[index].double().square()
+            multipliers = ascend(spaces, start, box, enough)
+            found = dual(combined(spaces, multipliers), box)
+            key = torch.minimum((2 * found.value).sqrt(), found.radius) * (1 - SAFETY)
+            return torch.where(key > box.reach, math.inf, key), multipliers, found.step
+        added = torch.nn.functional.one_hot(new, start.shape[1]).to(start.dtype)
+        first, second = (combined(spaces, part) for part in (start, added))
+        sides = (self.low[index], self.high[index])
+        shares = paired(first, second, self.x[index], self.p, sides)
+        multipliers = start * shares[:, :1] + added * shares[:, 1:]
+        key, step = self._combined_distance(index, combined(spaces, multipliers))
+        return key, multipliers, step
+
+    def _combined_distance(self, index: Tensor, space: Combined) -> tuple[Float[Tensor, " n"], Float[Tensor, " n size"]]:
+        """The proved distance to one half space in any norm, and the step to its nearest point."""
+        rows = space.row.reshape(len(index), 1, *self.net.input_shape)
+        margin = space.margin.clamp(min=0)[:, None]
+        nearest = self._distances_in_box(index, rows, margin, space.error[:, None], points=True)
+        assert nearest.point is not None
+        step = (nearest.point[:, 0] - self.x[index]).flatten(1)
+        return nearest.distance[:, 0].nan_to_num(0.0, math.inf, 0.0), step
+
+    def _enter_sets(self, sets: list[tuple[int, _Set]]) -> None:
+        """Enter regions: open the keys of the decisions there, and of the sets with one more unit."""
+        if not sets:
+            return
+        index = torch.tensor([b for b, _ in sets])
+        units = _padded([one.units for _, one in sets], -1)
+        multipliers = _padded([one.multipliers for _, one in sets], 0.0)
+        key = torch.tensor([one.key for _, one in sets], dtype=torch.float64)
+        last = torch.tensor([one.last for _, one in sets])
+        behind = self.layer.flipped(index, units)
+        decisions = self.layer.decisions(index, units, behind)
+        near = self.distance[index]
+        if self.free_squares:
+            found = dual(combined(behind, multipliers), self.box.at(index))
+            near = torch.maximum(near, self._child_keys(index, found))
+            leads = self._decision_keys(index, found, decisions)
+        else:
+            rows = decisions.rows.reshape(*decisions.rows.shape[:2], *self.net.input_shape)
+            margins = (decisions.margins - decisions.margin_errors).clamp(min=0)
+            leads = self._distances_in_box(index, rows, margins, decisions.row_errors).distance
+        upper = self.witnesses.distance[index].double()
+        leads = torch.maximum(leads, torch.maximum(key, self.known[index])[:, None])
+        leads = leads.masked_fill(self._own(index) | (leads >= upper[:, None]), math.inf)
+        keys = torch.maximum(near, key[:, None])
+        gone = (torch.arange(keys.shape[1]) <= last[:, None]) | (keys >= upper[:, None])
+        keys, places = keys.masked_fill(gone, math.inf).sort(1)
+        counts = keys.isfinite().sum(1).tolist()
+        sorted_keys, sorted_places = keys.numpy(), places.to(torch.int16).numpy()
+        for i, ((b, one), count, lead) in enumerate(zip(sets, counts, leads.tolist(), strict=True)):
+            self.stored += 200 + 10 * count
+            if count:
+                children = _Children(one, sorted_keys[i, :count].copy(), sorted_places[i, :count].copy())
+                self._push(b, float(children.keys[0]), CHILD, (children, 0))
+            for target, reached in enumerate(lead):
+                self._push(b, reached, DECISION, _Decision(one, target))
+
+    def _child_keys(self, index: Tensor, found: Dual) -> Float[Tensor, " n near"]:
+        """Proved distances to the intersections of some half spaces with that behind one of the near units."""
+        layer, units = self.layer, self.units[index]
+        box, size = self.box.at(index), found.step.shape[1]
+        curved = [(found.step != side).double() for side in (-box.below, box.above)]
+        along = torch.cat(curved, 1) @ self.squares
+        against = torch.cat(curved[::-1], 1) @ self.squares
+        signs = layer.signs[index]
+        squares = torch.where(signs > 0, along, against).gather(1, units)
+        margins = layer.margins[index]
+        residuals = (signs * (found.step @ layer.rows.T) + margins).gather(1, units)
+        parts = (layer.margin_errors[index], layer.row_errors[index], layer.sizes.expand_as(margins), margins)
+        return self._raised(found, box, residuals, squares, [part.gather(1, units) for part in parts], size)
+
+    def _decision_keys(self, index: Tensor, found: Dual, decisions: HalfSpaces) -> Float[Tensor, " n classes"]:
+        """Proved distances to the intersections of some half spaces with those of the decisions."""
+        box, size = self.box.at(index), found.step.shape[1]
+        rows, margins, margin_errors, row_errors, sizes = decisions
+        squares = (rows.clamp(min=0).square() @ (found.step != -box.below).double().unsqueeze(2)).squeeze(2)
+        squares = squares + (rows.clamp(max=0).square() @ (found.step != box.above).double().unsqueeze(2)).squeeze(2)
+        residuals = (rows @ found.step.unsqueeze(2)).squeeze(2) + margins
+        parts = [margin_errors, row_errors, sizes, margins]
+        keys = self._raised(found, box, residuals, squares, parts, size)
+        constant = (rows == 0).all(2) & (row_errors == 0) & (margins > margin_errors)
+        return keys.masked_fill(constant, math.inf)
+
+    def _raised(
+        self, found: Dual, box: Box, residuals: Tensor, squares: Tensor, parts: list[Tensor], size: int
+    ) -> Float[Tensor, " n k"]:
+        """The distances sqrt(2 (G + gain)) of one more half space, with rounding charged; see `_separation`.
+
+        `parts`: the errors of its margin and row, the l_1 norm of its row, and its margin.
+        """
+        margin_errors, row_errors, sizes, margins = parts
+        longest = found.step.abs().amax(1, keepdim=True)
+        rounding = gamma_above(2 * size + 4)
+        certain = residuals - margin_errors - rounding * (sizes * longest + margins.abs() + margin_errors)
+        squares = squares * (1 + rounding) + TINY
+        value, reached = found.value[:, None], box.reach[:, None]
+        radius = torch.minimum(reached, BEYOND * (2 * (value + gain(certain, squares))).sqrt())
+        blurred = torch.where(row_errors == 0, certain, certain - row_errors * radius)
+        limit = torch.where((row_errors == 0) | (radius >= reached), math.inf, radius)
+        keys = (2 * (value + gain(blurred, squares))).sqrt()
+        keys = torch.minimum(torch.minimum(keys, limit), found.radius[:, None]) * (1 - SAFETY)
+        return torch.where(keys > reached, math.inf, keys)
+
+    def _raise(self, decisions: list[tuple[int, float, _Decision]]) -> None:
+        """Raise the keys of decisions by half spaces of the region that the nearest points violate, and look for witnesses."""
+        if not decisions:
+            return
+        index = torch.tensor([b for b, *_ in decisions])
+        units = _padded([what.parent.units for *_, what in decisions], -1)
+        joined = _padded([what.joined for *_, what in decisions], -1)
+        target = torch.tensor([what.target for *_, what in decisions])
+        behind, inside = self.layer.flipped(index, units), self.layer.flipped(index, joined, inside=True)
+        decided = self.layer.decisions(index, units, behind, target)
+        spaces = behind.joined(decided).joined(inside)
+        widths = (units.shape[1], 1, joined.shape[1])
+        start = torch.zeros(len(index), sum(widths), dtype=torch.float64)
+        new = torch.full((len(index),), units.shape[1])
+        for i, (*_, what) in enumerate(decisions):
+            own = len(what.parent.units)
+            known = what.multipliers or (*what.parent.multipliers, 0.0)
+            start[i, :own] = torch.tensor(known[:own], dtype=torch.float64)
+            start[i, widths[0]] = known[own]
+            start[i, widths[0] + 1 : widths[0] + len(known) - own] = torch.tensor(known[own + 1 :], dtype=torch.float64)
+            if what.turns:
+                new[i] = widths[0] + len(what.joined)
+        key, multipliers, step = self._distance(index, spaces, start, new)
+        violated = self._violated(index, units, joined, step, 1 if not self.free_squares else JOIN)
+        self._offer(index, decided.rows[:, 0], step, key, violated[:, 0] >= 0)
+        for i, (b, before, what) in enumerate(decisions):
+            own, more = len(what.parent.units), tuple(unit for unit in violated[i].tolist() if unit >= 0)
+            row = multipliers[i].tolist()
+            found = (*row[:own], *row[widths[0] : widths[0] + 1 + len(what.joined)], *(0.0 for _ in more))
+            kind = DECISION if more and what.turns < ROUNDS else MET
+            changed = _Decision(what.parent, what.target, (*what.joined, *more), found, what.turns + 1)
+            self._push(b, max(before, float(key[i])), kind, changed)
+
+    def _violated(self, index: Tensor, units: Tensor, joined: Tensor, step: Tensor, count: int) -> Int[Tensor, " n count"]:
+        """The units of regions whose half spaces are most violated at points, relative to their rows; -1 for none."""
+        layer = self.layer
+        values = layer.signs[index] * (step @ layer.rows.T) + layer.margins[index]
+        scale = layer.sizes * step.abs().amax(1, keepdim=True) + layer.margins[index].abs()
+        values = values.masked_fill(values >= -VIOLATED * scale, 0.0) / norm(layer.rows, 2).clamp(min=TINY)
+        for known in (units, joined):
+            mask = torch.zeros(len(index), values.shape[1] + 1, dtype=torch.bool)
+            values = values.masked_fill(mask.scatter_(1, known % mask.shape[1], True)[:, :-1], 0.0)
+        worst, places = values.topk(min(count, values.shape[1]), largest=False)
+        return places.where(worst < 0, -1)
+
+    def _offer(self, index: Tensor, rows: Tensor, step: Tensor, key: Tensor, outside: Tensor) -> None:
+        """Offer the points just beyond the nearest points of decisions, one an example: those in their regions first."""
+        near = key * (1 - SAFETY) < self.witnesses.distance[index].double()
+        best: dict[int, int] = {}
+        for i in (near & key.isfinite()).nonzero()[:, 0].tolist():
+            b = int(index[i])
+            rank = (bool(outside[i]), float(key[i]))
+            if b not in best or rank < (bool(outside[best[b]]), float(key[best[b]])):
+                best[b] = i
+        for pushes, wanted in ((PUSHES, False), (LUCKY, True)):
+            at = torch.tensor([i for i in best.values() if bool(outside[i]) == wanted], dtype=torch.long)
+            if len(at):
+                points = self.x[index[at]] + step[at].reshape(len(at), *self.net.input_shape)
+                shaped = rows[at].reshape(points.shape)
+                self.witnesses.around(index[at], points, shaped, pushes)
+
+
+def _padded(rows: list[tuple[float, ...]] | list[tuple[int, ...]], value: float | int) -> Tensor:
+    """Tuples as the rows of one tensor, filled up with a value."""
+    width = max(map(len, rows), default=0)
+    filled = [(*row, *(value,) * (width - len(row))) for row in rows]
+    return torch.tensor(filled, dtype=torch.long if isinstance(value, int) else torch.float64).reshape(len(rows), width)
