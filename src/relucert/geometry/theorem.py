@@ -47,8 +47,8 @@ class Region(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.regions is not None and self.regions < 1:
-            raise InvalidInput(f"regions of region must be at least 1, or None for no limit, got {self.regions}")
+        if self.regions is not None and self.regions < 0:
+            raise InvalidInput(f"regions of region must be at least 0, or None for no limit, got {self.regions}")
         if self.budget < 2**20:
             raise InvalidInput(f"budget of region must be at least {2**20} bytes, got {self.budget}")
 

@@ -207,6 +207,7 @@ class RegionSearch:
                 if crossing is not None:
                     self._cross(crossing)
                 self._look_at_clock()
+        self.lower = torch.maximum(self.lower, self.known)
 
     def _look_at_clock(self) -> None:
         """Close all examples when the time is over: what is proved by then stays proved."""

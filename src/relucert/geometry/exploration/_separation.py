@@ -28,7 +28,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
@@ -38,7 +38,8 @@ from relucert.geometry.hyperplane import hyperplane_projection
 BEYOND = 100.0  # distances are proved up to this many times the distance without rounding errors of rows
 STEPS = 30  # Newton steps
 HALVINGS = 6  # bisections of the multipliers of two half spaces
-CONVERGED = 1e-12  # relative gain of the dual value that ends the ascent
+CONVERGED = 1e-9  # relative gain of the dual value that ends the ascent, and violation that counts
+FARTHER = 1e4  # by how much a value grows at once where an intersection may be empty
 RIDGE = 1e-12  # relative, on the diagonal of the Hessian
 
 
@@ -57,6 +58,14 @@ class HalfSpaces(NamedTuple):
     def joined(self, other: HalfSpaces) -> HalfSpaces:
         """The half spaces of both, for the same cases."""
         return HalfSpaces(*(torch.cat(parts, 1) for parts in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, *spaces: Combined) -> HalfSpaces:
+        """Combined half spaces, one after the other; their errors of margins are charged already."""
+        rows = torch.stack([space.row for space in spaces], 1)
+        margins = torch.stack([space.margin for space in spaces], 1)
+        errors = torch.stack([space.error for space in spaces], 1)
+        return cls(rows, margins, torch.zeros_like(margins), errors, norm(rows, 1, 2))
 
     def at(self, index: Tensor) -> HalfSpaces:
         """The half spaces of some cases."""
@@ -124,48 +133,71 @@ def gain(residual: Tensor, squares: Tensor) -> Tensor:
 def ascend(
     spaces: HalfSpaces, start: Float[Tensor, " n k"], box: Box, enough: Float[Tensor, " n"]
 ) -> Float[Tensor, " n k"]:
-    """Multipliers that nearly maximise the l_2 dual value, from given ones, or with a value above `enough`."""
-    best = start.clone()
-    value = torch.full_like(enough, -math.inf)
+    """Multipliers that nearly maximise the l_2 dual value, from given ones, or with a value above `enough`.
+
+    If the minimiser violates a half space in the end, the intersection may be empty and the value unbounded. Then
+    G(mu) - (sum_j mu_j m_j)^2 / (8 L) is maximised, which is bounded and leads to values of the order of L = `enough`.
+    """
+    found, value, violated = _ascend(spaces, start, box, enough, torch.zeros_like(enough))
+    some = (violated & (value < enough)).nonzero()[:, 0]
+    if len(some) == 0:
+        return found
+    part, inside, before = spaces.at(some), box.at(some), value[some].clamp(min=0)
+    limit = torch.minimum(torch.minimum(enough[some], inside.reach.square()), FARTHER * before + 1e-12)
+    steep, grown, _ = _ascend(part, found[some], inside, limit, 1 / (4 * limit))
+    found[some] = torch.where((grown > before)[:, None], steep, found[some])
+    return found
+
+
+def _ascend(
+    spaces: HalfSpaces, start: Tensor, box: Box, enough: Tensor, damping: Tensor
+) -> tuple[Float[Tensor, " n k"], Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Newton steps on G - damping (sum_j mu_j m_j)^2 / 2: multipliers, values of G, and whether half spaces are violated."""
+    best, value = start.clone(), torch.full_like(enough, -math.inf)
+    plain, violated = value.clone(), torch.zeros_like(enough, dtype=torch.bool)
     every = torch.arange(len(start))
-    part, inside, mu, factor = spaces, box, start, torch.ones_like(enough)
+    part, inside, mu, factor, damped = spaces, box, start, torch.ones_like(enough), damping
     direction = torch.zeros_like(start)
     for _ in range(STEPS):
         row = (mu.unsqueeze(1) @ part.rows).squeeze(1)
         step = torch.minimum(torch.maximum(-row, -inside.below), inside.above)
         residual = (part.rows @ step.unsqueeze(2)).squeeze(2) + part.margins
-        now = step.square().sum(1) / 2 + (mu * residual).sum(1)
+        undamped = step.square().sum(1) / 2 + (mu * residual).sum(1)
+        total = (mu * part.margins).sum(1)
+        now = undamped - damped * total.square() / 2
         old = value[every]
         better = now > old
-        # A Newton step that loses value is halved, from the multipliers where it began.
-        value[every[better]], best[every[better]] = now[better], mu[better]
-        moved = _newton(part.rows, mu, residual, step == -row)
+        # A Newton step that loses value is shortened, from the multipliers where it began.
+        kept = every[better]
+        value[kept], best[kept], plain[kept] = now[better], mu[better], undamped[better]
+        violated[kept] = (residual > CONVERGED * (part.sizes * step.abs().amax(1, keepdim=True))).any(1)[better]
+        slope = residual - (damped * total)[:, None] * part.margins
+        moved = _newton(part, mu, slope, step == -row, damped)
         direction = torch.where(better[:, None], moved, direction)
-        factor = torch.where(better, 1.0, factor / 4)
-        going = (value[every] < enough[every]) & torch.where(
-            better, now - old > CONVERGED * now.abs(), factor > 1e-6
-        )
-        going &= now.isfinite()
-        kept = going.nonzero()[:, 0]
-        if len(kept) == 0:
+        factor = torch.where(better, 1.0, factor / 8)
+        going = torch.where(better, now - old > CONVERGED * now.abs(), factor > 1e-12)
+        going &= (plain[every] < enough[every]) & now.isfinite()
+        rest = going.nonzero()[:, 0]
+        if len(rest) == 0:
             break
-        if len(kept) < len(every):
-            every, direction, factor = every[kept], direction[kept], factor[kept]
-            part, inside = part.at(kept), inside.at(kept)
+        if len(rest) < len(every):
+            every, direction, factor, damped = every[rest], direction[rest], factor[rest], damped[rest]
+            part, inside = part.at(rest), inside.at(rest)
         mu = (best[every] + factor[:, None] * direction).clamp(min=0)
-    return best
+    return best, plain, violated
 
 
-def _newton(rows: Tensor, mu: Tensor, residual: Tensor, free: Tensor) -> Tensor:
+def _newton(spaces: HalfSpaces, mu: Tensor, slope: Tensor, free: Tensor, damping: Tensor) -> Tensor:
     """The Newton step in the multipliers that are positive or want to grow."""
-    active = (mu > 0) | (residual > 0)
+    rows = spaces.rows
+    active = (mu > 0) | (slope > 0)
     hessian = (rows * free.unsqueeze(1)) @ rows.transpose(1, 2)
+    hessian = hessian + damping[:, None, None] * spaces.margins.unsqueeze(2) * spaces.margins.unsqueeze(1)
     hessian = hessian * (active.unsqueeze(1) & active.unsqueeze(2))
     scale = rows.square().sum(2)
-    diagonal = torch.where(active & (scale > 0), RIDGE * scale, 1.0)
-    hessian = hessian + torch.diag_embed(diagonal)
-    solved, failed = torch.linalg.solve_ex(hessian, (residual * active).unsqueeze(2))
-    fallback = torch.where(active, residual / scale.clamp(min=1e-300), 0.0)
+    hessian = hessian + torch.diag_embed(torch.where(active & (scale > 0), RIDGE * scale, 1.0))
+    solved, failed = torch.linalg.solve_ex(hessian, (slope * active).unsqueeze(2))
+    fallback = torch.where(active, slope / scale.clamp(min=1e-300), 0.0)
     fine = (failed == 0) & solved.isfinite().all(1).squeeze(1)
     return torch.where(fine[:, None], solved.squeeze(2), fallback)
 

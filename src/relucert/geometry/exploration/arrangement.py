@@ -35,20 +35,18 @@ from torch import Tensor
 
 from relucert.core.norms import dual as dual_exponent
 from relucert.core.norms import norm
-from relucert.core.rounding import RAISED, gamma_above
+from relucert.core.rounding import RAISED
 from relucert.geometry.distances import margin_distances
 from relucert.geometry.exploration._layer import Layer, last_weight
+from relucert.geometry.exploration._screening import TINY, Screen
 from relucert.geometry.exploration._search import SAFETY, RegionSearch, measure, reach
 from relucert.geometry.exploration._separation import (
-    BEYOND,
     Box,
     Combined,
-    Dual,
     HalfSpaces,
     ascend,
     combined,
     dual,
-    gain,
     paired,
 )
 from relucert.geometry.witness import PUSHES
@@ -61,7 +59,7 @@ ROUNDS = 24  # times that the key of a decision is raised before it ends the sea
 JOIN = 4  # violated units that join a decision at once
 VIOLATED = 1e-9  # relative violation of a unit's half space at a nearest point
 LUCKY = (1e-6, 1e-4)  # relative steps beyond a decision hyperplane from a point that may lie outside the region
-TINY = 1e-290  # added to sums of squares that may underflow
+OBJECT = 2000  # bytes of an entered region and its open keys
 CHILD, REGION, DECISION, MET, END = range(5)  # what a key is of
 
 
@@ -89,13 +87,18 @@ class _Children(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """A decision in an entered region: the set, the class, units of the region that join, and how often the key was raised."""
+    """A decision in an entered region: the set, the class, units of the region that join, and how often the key was raised.
+
+    `multipliers` of the set, of the decision and of the units that join; `new` is the half space that is weighed next: which of
+    the three, and its place there.
+    """
 
     parent: _Set
     target: int
-    joined: tuple[int, ...] = ()
-    multipliers: tuple[float, ...] = ()
-    turns: int = 0
+    joined: tuple[int, ...]
+    multipliers: tuple[tuple[float, ...], ...]
+    new: tuple[int, int]
+    turns: int
 
 
 class ArrangementSearch(RegionSearch):
@@ -108,6 +111,9 @@ class ArrangementSearch(RegionSearch):
             while bool(self.open.any()):
                 self._step()
                 self._look_at_clock()
+                if self.stored > self.budget:
+                    self.open[:] = False
+        self.lower = torch.maximum(self.lower, self.known)
 
     def _begin(self) -> None:
         self.entered = [1] * len(self.x)  # with the region of x
@@ -122,13 +128,11 @@ class ArrangementSearch(RegionSearch):
         self.open[~measured.certain] = False
         weight = last_weight(self.net)
         assert weight is not None
-        self.layer = layer = Layer.of(measured, weight, self.y)
+        self.layer = Layer.of(measured, weight, self.y)
         flat = (len(self.x), -1)
         below, above = ((side * RAISED).reshape(flat) for side in (self.x - self.low, self.high - self.x))
         self.box = Box(below, above, reach(self.x, self.p, (self.low, self.high)))
-        self.free_squares = self.p == 2
-        if self.free_squares:
-            self.squares = torch.cat([layer.rows.clamp(min=0).square(), layer.rows.clamp(max=0).square()], 1).T
+        self.screen = Screen.of(self.layer, self.box) if self.p == 2 else None
         self._order(every, measured.margins)
         start = _Set((), (), -1, 0.0)
         for b in self.open.nonzero()[:, 0].tolist():
@@ -146,7 +150,7 @@ class ArrangementSearch(RegionSearch):
         distance = near.clone()
         for place in torch.arange(count).split(16):
             some = units[:, place]
-            rows = self.layer.rows[some].reshape(*some.shape, *self.net.input_shape)
+            rows = self.layer.flipped(index, some).rows.reshape(*some.shape, *self.net.input_shape)
             errors = self.layer.row_errors.gather(1, some)
             found = self._distances_in_box(index, rows, margins.gather(1, some), errors).distance
             distance[:, place] = torch.where(near[:, place].isinf(), math.inf, torch.maximum(found, near[:, place]))
@@ -216,19 +220,20 @@ class ArrangementSearch(RegionSearch):
         The search for multipliers begins at `start`, which lacks the half space `new`.
         """
         box = self.box.at(index)
-        if self.free_squares:
-            enough = self.witnesses.distance[index].double().square()
-            multipliers = ascend(spaces, start, box, enough)
-            found = dual(combined(spaces, multipliers), box)
+        farthest = self.witnesses.distance[index].double()
+        steep = ascend(spaces, start, box, farthest.square() if self.p == 2 else farthest.new_full((len(index),), math.inf))
+        if self.p == 2:
+            found = dual(combined(spaces, steep), box)
             key = torch.minimum((2 * found.value).sqrt(), found.radius) * (1 - SAFETY)
-            return torch.where(key > box.reach, math.inf, key), multipliers, found.step
+            return torch.where(key > box.reach, math.inf, key), steep, found.step
+        # Multipliers of l_2 are a proof in every norm; so are those of the pair of the start and the new half space.
         added = torch.nn.functional.one_hot(new, start.shape[1]).to(start.dtype)
         first, second = (combined(spaces, part) for part in (start, added))
-        sides = (self.low[index], self.high[index])
-        shares = paired(first, second, self.x[index], self.p, sides)
-        multipliers = start * shares[:, :1] + added * shares[:, 1:]
-        key, step = self._combined_distance(index, combined(spaces, multipliers))
-        return key, multipliers, step
+        shares = paired(first, second, self.x[index], self.p, (self.low[index], self.high[index]))
+        pair = start * shares[:, :1] + added * shares[:, 1:]
+        (key, step), (other, further) = (self._combined_distance(index, combined(spaces, mu)) for mu in (pair, steep))
+        better = (other > key)[:, None]
+        return torch.maximum(key, other), torch.where(better, steep, pair), torch.where(better, further, step)
 
     def _combined_distance(self, index: Tensor, space: Combined) -> tuple[Float[Tensor, " n"], Float[Tensor, " n size"]]:
         """The proved distance to one half space in any norm, and the step to its nearest point."""
@@ -251,10 +256,10 @@ class ArrangementSearch(RegionSearch):
         behind = self.layer.flipped(index, units)
         decisions = self.layer.decisions(index, units, behind)
         near = self.distance[index]
-        if self.free_squares:
+        if self.screen is not None:
             found = dual(combined(behind, multipliers), self.box.at(index))
-            near = torch.maximum(near, self._child_keys(index, found))
-            leads = self._decision_keys(index, found, decisions)
+            near = torch.maximum(near, self.screen.children(index, self.units[index], found))
+            leads = self.screen.decisions(index, found, decisions)
         else:
             rows = decisions.rows.reshape(*decisions.rows.shape[:2], *self.net.input_shape)
             margins = (decisions.margins - decisions.margin_errors).clamp(min=0)
@@ -268,58 +273,12 @@ class ArrangementSearch(RegionSearch):
         counts = keys.isfinite().sum(1).tolist()
         sorted_keys, sorted_places = keys.numpy(), places.to(torch.int16).numpy()
         for i, ((b, one), count, lead) in enumerate(zip(sets, counts, leads.tolist(), strict=True)):
-            self.stored += 200 + 10 * count
+            self.stored += OBJECT + 10 * count
             if count:
                 children = _Children(one, sorted_keys[i, :count].copy(), sorted_places[i, :count].copy())
                 self._push(b, float(children.keys[0]), CHILD, (children, 0))
             for target, reached in enumerate(lead):
-                self._push(b, reached, DECISION, _Decision(one, target))
-
-    def _child_keys(self, index: Tensor, found: Dual) -> Float[Tensor, " n near"]:
-        """Proved distances to the intersections of some half spaces with that behind one of the near units."""
-        layer, units = self.layer, self.units[index]
-        box, size = self.box.at(index), found.step.shape[1]
-        curved = [(found.step != side).double() for side in (-box.below, box.above)]
-        along = torch.cat(curved, 1) @ self.squares
-        against = torch.cat(curved[::-1], 1) @ self.squares
-        signs = layer.signs[index]
-        squares = torch.where(signs > 0, along, against).gather(1, units)
-        margins = layer.margins[index]
-        residuals = (signs * (found.step @ layer.rows.T) + margins).gather(1, units)
-        parts = (layer.margin_errors[index], layer.row_errors[index], layer.sizes.expand_as(margins), margins)
-        return self._raised(found, box, residuals, squares, [part.gather(1, units) for part in parts], size)
-
-    def _decision_keys(self, index: Tensor, found: Dual, decisions: HalfSpaces) -> Float[Tensor, " n classes"]:
-        """Proved distances to the intersections of some half spaces with those of the decisions."""
-        box, size = self.box.at(index), found.step.shape[1]
-        rows, margins, margin_errors, row_errors, sizes = decisions
-        squares = (rows.clamp(min=0).square() @ (found.step != -box.below).double().unsqueeze(2)).squeeze(2)
-        squares = squares + (rows.clamp(max=0).square() @ (found.step != box.above).double().unsqueeze(2)).squeeze(2)
-        residuals = (rows @ found.step.unsqueeze(2)).squeeze(2) + margins
-        parts = [margin_errors, row_errors, sizes, margins]
-        keys = self._raised(found, box, residuals, squares, parts, size)
-        constant = (rows == 0).all(2) & (row_errors == 0) & (margins > margin_errors)
-        return keys.masked_fill(constant, math.inf)
-
-    def _raised(
-        self, found: Dual, box: Box, residuals: Tensor, squares: Tensor, parts: list[Tensor], size: int
-    ) -> Float[Tensor, " n k"]:
-        """The distances sqrt(2 (G + gain)) of one more half space, with rounding charged; see `_separation`.
-
-        `parts`: the errors of its margin and row, the l_1 norm of its row, and its margin.
-        """
-        margin_errors, row_errors, sizes, margins = parts
-        longest = found.step.abs().amax(1, keepdim=True)
-        rounding = gamma_above(2 * size + 4)
-        certain = residuals - margin_errors - rounding * (sizes * longest + margins.abs() + margin_errors)
-        squares = squares * (1 + rounding) + TINY
-        value, reached = found.value[:, None], box.reach[:, None]
-        radius = torch.minimum(reached, BEYOND * (2 * (value + gain(certain, squares))).sqrt())
-        blurred = torch.where(row_errors == 0, certain, certain - row_errors * radius)
-        limit = torch.where((row_errors == 0) | (radius >= reached), math.inf, radius)
-        keys = (2 * (value + gain(blurred, squares))).sqrt()
-        keys = torch.minimum(torch.minimum(keys, limit), found.radius[:, None]) * (1 - SAFETY)
-        return torch.where(keys > reached, math.inf, keys)
+                self._push(b, reached, DECISION, _Decision(one, target, (), (one.multipliers, (0.0,), ()), (1, 0), 0))
 
     def _raise(self, decisions: list[tuple[int, float, _Decision]]) -> None:
         """Raise the keys of decisions by half spaces of the region that the nearest points violate, and look for witnesses."""
@@ -332,38 +291,44 @@ class ArrangementSearch(RegionSearch):
         behind, inside = self.layer.flipped(index, units), self.layer.flipped(index, joined, inside=True)
         decided = self.layer.decisions(index, units, behind, target)
         spaces = behind.joined(decided).joined(inside)
-        widths = (units.shape[1], 1, joined.shape[1])
-        start = torch.zeros(len(index), sum(widths), dtype=torch.float64)
-        new = torch.full((len(index),), units.shape[1])
-        for i, (*_, what) in enumerate(decisions):
-            own = len(what.parent.units)
-            known = what.multipliers or (*what.parent.multipliers, 0.0)
-            start[i, :own] = torch.tensor(known[:own], dtype=torch.float64)
-            start[i, widths[0]] = known[own]
-            start[i, widths[0] + 1 : widths[0] + len(known) - own] = torch.tensor(known[own + 1 :], dtype=torch.float64)
-            if what.turns:
-                new[i] = widths[0] + len(what.joined)
+        start = torch.cat(
+            [_padded([what.multipliers[part] for *_, what in decisions], 0.0, width)
+             for part, width in zip(range(3), (units.shape[1], 1, joined.shape[1]), strict=True)], 1,
+        )  # fmt: skip
+        new = torch.tensor([(0, units.shape[1], units.shape[1] + 1)[what.new[0]] + what.new[1] for *_, what in decisions])
         key, multipliers, step = self._distance(index, spaces, start, new)
-        violated = self._violated(index, units, joined, step, 1 if not self.free_squares else JOIN)
-        self._offer(index, decided.rows[:, 0], step, key, violated[:, 0] >= 0)
+        violation, worst = self._violations(spaces, step).max(1)
+        outside = self._violated(index, torch.cat([units, joined], 1), step)
+        self._offer(index, decided.rows[:, 0], step, key, (outside[:, 0] >= 0) | (violation > 0))
+        parts = multipliers.split((units.shape[1], 1, joined.shape[1]), 1)
         for i, (b, before, what) in enumerate(decisions):
-            own, more = len(what.parent.units), tuple(unit for unit in violated[i].tolist() if unit >= 0)
-            row = multipliers[i].tolist()
-            found = (*row[:own], *row[widths[0] : widths[0] + 1 + len(what.joined)], *(0.0 for _ in more))
-            kind = DECISION if more and what.turns < ROUNDS else MET
-            changed = _Decision(what.parent, what.target, (*what.joined, *more), found, what.turns + 1)
-            self._push(b, max(before, float(key[i])), kind, changed)
+            counts = (len(what.parent.units), 1, len(what.joined))
+            more = tuple(unit for unit in outside[i].tolist() if unit >= 0)
+            found = tuple(tuple(part[i, :count].tolist()) for part, count in zip(parts, counts, strict=True))
+            found = (*found[:2], (*found[2], *(0.0 for _ in more)))
+            place = int(worst[i])
+            at = (0, place) if place < units.shape[1] else (1, 0) if place == units.shape[1] else (2, place - units.shape[1] - 1)
+            going = (more or float(violation[i]) > 0) and what.turns < ROUNDS
+            changed = _Decision(
+                what.parent, what.target, (*what.joined, *more), found, (2, counts[2]) if more else at, what.turns + 1
+            )
+            self._push(b, max(before, float(key[i])), DECISION if going else MET, changed)
 
-    def _violated(self, index: Tensor, units: Tensor, joined: Tensor, step: Tensor, count: int) -> Int[Tensor, " n count"]:
-        """The units of regions whose half spaces are most violated at points, relative to their rows; -1 for none."""
+    def _violations(self, spaces: HalfSpaces, step: Tensor) -> Float[Tensor, " n k"]:
+        """By how much steps miss half spaces, as distances; 0 up to a tolerance."""
+        values = (spaces.rows @ step.unsqueeze(2)).squeeze(2) + spaces.margins
+        scale = spaces.sizes * step.abs().amax(1, keepdim=True) + spaces.margins.abs()
+        return values.masked_fill(values <= VIOLATED * scale, 0.0) / norm(spaces.rows, 2, 2).clamp(min=TINY)
+
+    def _violated(self, index: Tensor, known: Tensor, step: Tensor) -> Int[Tensor, " n k"]:
+        """The units, not among those known, whose half spaces h >= 0 are most violated by steps; -1 for none."""
         layer = self.layer
         values = layer.signs[index] * (step @ layer.rows.T) + layer.margins[index]
         scale = layer.sizes * step.abs().amax(1, keepdim=True) + layer.margins[index].abs()
         values = values.masked_fill(values >= -VIOLATED * scale, 0.0) / norm(layer.rows, 2).clamp(min=TINY)
-        for known in (units, joined):
-            mask = torch.zeros(len(index), values.shape[1] + 1, dtype=torch.bool)
-            values = values.masked_fill(mask.scatter_(1, known % mask.shape[1], True)[:, :-1], 0.0)
-        worst, places = values.topk(min(count, values.shape[1]), largest=False)
+        mask = torch.zeros(len(index), values.shape[1] + 1, dtype=torch.bool)
+        values = values.masked_fill(mask.scatter_(1, known % mask.shape[1], True)[:, :-1], 0.0)
+        worst, places = values.topk(min(JOIN if self.p == 2 else 1, values.shape[1]), largest=False)
         return places.where(worst < 0, -1)
 
     def _offer(self, index: Tensor, rows: Tensor, step: Tensor, key: Tensor, outside: Tensor) -> None:
@@ -383,8 +348,8 @@ class ArrangementSearch(RegionSearch):
                 self.witnesses.around(index[at], points, shaped, pushes)
 
 
-def _padded(rows: list[tuple[float, ...]] | list[tuple[int, ...]], value: float | int) -> Tensor:
+def _padded(rows: list[tuple[float, ...]] | list[tuple[int, ...]], value: float | int, width: int | None = None) -> Tensor:
     """Tuples as the rows of one tensor, filled up with a value."""
-    width = max(map(len, rows), default=0)
+    width = max(map(len, rows), default=0) if width is None else width
     filled = [(*row, *(value,) * (width - len(row))) for row in rows]
     return torch.tensor(filled, dtype=torch.long if isinstance(value, int) else torch.float64).reshape(len(rows), width)
