@@ -69,6 +69,8 @@ class RadiusTask(Task[RadiusConfig]):
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
         if self.method.name in ("bab", "auto"):
             beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
+        elif self.method.name == "region" and config.timeout is not None:
+            beside += f" in {config.timeout:g} s"
         labelled = "" if config.labels else ", about the predicted class"
         ball = ball_fields(config.p, math.inf, self.box)
         name = f"radius by {spec(self.method)}{beside}{labelled}"

@@ -25,11 +25,10 @@ from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
 from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
-from relucert.core.results import RadiusInterval
 from relucert.core.verdict import Reason
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
-from relucert.geometry.theorem import Region
+from relucert.geometry.theorem import Known, Region
 from relucert.networks.network import Network
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
@@ -50,7 +49,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class RegionTheorem(_Named):
-    """The radius theorem as a verifier and as a radius method."""
+    """The radius theorem as a verifier."""
 
     method: Region
 
@@ -64,10 +63,6 @@ class RegionTheorem(_Named):
         _explain(found)
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
-
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
-        """The intervals of the theorem."""
-        return self.method.radius(query.net, query.x, query.y, query.p, query.sides)
 
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
@@ -87,7 +82,7 @@ class RegionTheorem(_Named):
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
+            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some)))
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
 

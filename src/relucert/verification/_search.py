@@ -46,7 +46,7 @@ class RadiusSearch:
     @torch.no_grad()
     def _piece(self, query: Query) -> RadiusInterval:
         started, name, dtype = time.perf_counter(), [spec(self.method)] * len(query), query.x.dtype
-        first = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+        first = Region(regions=0).radius(query.net, query.x, query.y, query.p, query.sides)
         searched = -cast_up(-_Search(query, self.method).run(), dtype)
         # The proved margins cover rounding in every dtype, so nothing explains a witness inside.
         refuse_contradictions(searched, first.upper, name)

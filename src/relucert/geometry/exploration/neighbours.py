@@ -153,6 +153,9 @@ class HyperplaneSearch(RegionSearch):
         every, classes = torch.arange(len(index)), entry - (self.keys.shape[2] - self.net.classes)
         rows = measured.class_rows[every, classes]
         self.witnesses.beyond(index, rows, measured.lead[every, classes])
+        if old.count == 0:  # a linear network
+            self.open[index] = False
+            return
         fresh = Combined(
             rows.flatten(1), (measured.raw_lead - measured.lead_errors)[every, classes], measured.class_errors[every, classes]
         )

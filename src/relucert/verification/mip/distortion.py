@@ -70,7 +70,7 @@ class DistortionPrograms:
 def _piece(query: Query, method: MIP) -> RadiusInterval:
     """First the theorem and an attack, then programs within their radii, then proofs of what the solver claims."""
     started, count = time.perf_counter(), len(query)
-    first = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    first = Region(regions=0).radius(query.net, query.x, query.y, query.p, query.sides)
     index = (~first.exact).nonzero()[:, 0]
     if len(index) == 0:
         return replace(first, method=[spec(method)] * count)
