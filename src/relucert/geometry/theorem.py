@@ -21,10 +21,10 @@ from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, concatenate, meets
 from relucert.core.rounding import cast_up
-from relucert.geometry.exploration._search import Limits, RegionSearch
 from relucert.geometry.exploration.arrangement import ArrangementSearch, has_one_layer
 from relucert.geometry.exploration.facets import FacetSearch
 from relucert.geometry.exploration.neighbours import HyperplaneSearch
+from relucert.geometry.exploration.search import Limits, RegionSearch
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
@@ -98,14 +98,11 @@ class Region(Method):
         pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
         ball = Ball(p, math.inf, box)
         results = [
-            self._piece(net, double, x[part], y[part], ball.restrict(part), known.restrict(part))
-            for part in pieces
+            self._piece(net, double, x[part], y[part], ball.restrict(part), known.restrict(part)) for part in pieces
         ]
         return concatenate(results) if results else _empty(x)
 
-    def _piece(
-        self, net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, known: Known
-    ) -> RadiusInterval:
+    def _piece(self, net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, known: Known) -> RadiusInterval:
         started, clock = time.perf_counter(), time.monotonic()
         each = min(known.seconds, math.inf if self.seconds is None else self.seconds)
         p, sides = float(ball.p), ball.bounds(x)

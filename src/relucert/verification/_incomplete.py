@@ -82,7 +82,9 @@ class RegionTheorem(_Named):
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some)))
+            proved = self.method.radius(
+                part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some))
+            )
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import relucert.geometry.exploration._search as search_module
+import relucert.geometry.exploration.search as search_module
 from asserts import assert_around, assert_witness
 from oracles import piecewise_distance, polytope_distance, small_fc
 from relucert.geometry.exploration import neighbours
@@ -33,7 +33,9 @@ norms = pytest.mark.parametrize("p", PS)
 def planes(weight: Any, bias: Any, last: Any) -> Network:
     """A network with one hidden layer of given rows, offsets and last weights; the last offsets are zero."""
     first, second = (torch.tensor(rows, dtype=torch.float64) for rows in (weight, last))
-    module = nn.Sequential(nn.Linear(first.shape[1], len(first)), nn.ReLU(), nn.Linear(len(first), len(second))).double()
+    module = nn.Sequential(
+        nn.Linear(first.shape[1], len(first)), nn.ReLU(), nn.Linear(len(first), len(second))
+    ).double()
     with torch.no_grad():
         module[0].weight.copy_(first)  # type: ignore[operator]
         module[0].bias.copy_(torch.tensor(bias))  # type: ignore[operator]
@@ -162,7 +164,8 @@ def test_what_is_proved_when_the_time_is_over_is_returned(widths: list[int], fac
     lower = torch.zeros(2, dtype=torch.float64)
     for seconds in (0.5, 4.0, 1e6):
         found = radius(net, x, method=Region(regions=12, facets=facets, seconds=seconds))
-        assert bool((found.lower >= lower).all()) and bool((found.lower <= whole.lower).all())
+        assert bool((found.lower >= lower).all())
+        assert bool((found.lower <= whole.lower).all())
         lower = found.lower
     assert lower.tolist() == whole.lower.tolist()
     short = radius(net, x, method=Region(regions=12, facets=facets, seconds=0.5))
@@ -175,7 +178,8 @@ def test_the_memory_ends_the_search(monkeypatch: Any) -> None:
     whole = radius(net, x, method=Region(regions=None, facets=False))
     monkeypatch.setattr(ArrangementSearch, "_begin", _small_budget(ArrangementSearch._begin))
     found = radius(net, x, method=Region(regions=None, facets=False))
-    assert bool((found.lower <= whole.lower).all()) and bool((found.lower < whole.lower).any())
+    assert bool((found.lower <= whole.lower).all())
+    assert bool((found.lower < whole.lower).any())
 
 
 def _small_budget(begin: Any) -> Any:

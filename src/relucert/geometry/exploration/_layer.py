@@ -20,17 +20,16 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.core.rounding import gamma_above
-from relucert.geometry.exploration._search import Measured
 from relucert.geometry.exploration._separation import HalfSpaces
+from relucert.geometry.exploration.search import Measured
 from relucert.networks.layers.linear import Linear
 from relucert.networks.layers.shapes import Reshape
 from relucert.networks.network import Network
-from relucert.networks.nodes import ReLU
 
 
 def last_weight(net: Network) -> Float[Tensor, " classes units"] | None:
     """The weights C from the units of the one ReLU node to the logits, without rounding; None for other networks."""
-    if len(net.switches) != 1 or not net.graph.one_layer or not isinstance(net.switches[0].op, ReLU):
+    if not len(net.switches) == len(net.relus) == 1:
         return None
     last = net.graph[-1]
     if not isinstance(last.op, Linear):
@@ -85,7 +84,8 @@ class Layer(NamedTuple):
         return HalfSpaces(
             self.rows[chosen] * signs.unsqueeze(2),
             self.margins[index].gather(1, chosen) * (real * (-1 if inside else 1)),
-            *(part[index].gather(1, chosen) * real for part in (self.margin_errors, self.row_errors)),
+            self.margin_errors[index].gather(1, chosen) * real,
+            self.row_errors[index].gather(1, chosen) * real,
             self.sizes[chosen] * real,
         )
 

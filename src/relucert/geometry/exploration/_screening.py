@@ -17,8 +17,8 @@ from torch import Tensor
 from relucert.core.norms import norm
 from relucert.core.rounding import gamma_above
 from relucert.geometry.exploration._layer import Layer
-from relucert.geometry.exploration._search import SAFETY
 from relucert.geometry.exploration._separation import BEYOND, Box, Dual, HalfSpaces, gain
+from relucert.geometry.exploration.search import SAFETY
 
 TINY = 1e-290  # added to sums of squares in float64 that may underflow
 SMALL = 1e-30  # the same for sums of relative squares in float32

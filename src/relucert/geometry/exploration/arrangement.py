@@ -7,11 +7,11 @@ set of flipped units is reached from the set without its last unit:
 
     {} -> {i_1} -> {i_1, i_2} -> ... -> F,     i_1 < i_2 < ...
 
-The key of a set is a proved lower bound on the distance of x to H_F in the box (`_separation`). H_F shrinks along this chain, so
+The key of a set is a proved lower bound on the distance of x to H_F in the box (`_separation`). H_F shrinks along the chain, so
 every set on the way to F has a key of at most the distance of x to the region of F. Hence either F has been entered, or a set
-on its way is open, at a key of at most that distance. No point of the box is missed, whichever of the regions are empty, whether
-hyperplanes coincide or meet, and whether units vanish identically (h_i >= 0 holds for such a unit): no facet is needed, and a
-flipped set changes exactly the flipped units.
+on its way is open, at a key of at most that distance. No point of the box is missed, whether regions are empty, hyperplanes
+coincide or meet, or units vanish identically (h_i >= 0 holds for such a unit): no facet is needed, and a set of flipped units
+changes exactly these units. Empty regions only cost time.
 
 An entered region has a key for each decision: a proved lower bound on the distance of x to the points of the region in the box
 where class s is as high as class y. It is first that of H_F and the decision hyperplane. When it is the smallest open key, the
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from relucert.core.rounding import RAISED
 from relucert.geometry.distances import margin_distances
 from relucert.geometry.exploration._layer import Layer, last_weight
 from relucert.geometry.exploration._screening import TINY, Screen
-from relucert.geometry.exploration._search import SAFETY, RegionSearch, measure, reach
 from relucert.geometry.exploration._separation import (
     Box,
     Combined,
@@ -49,12 +48,14 @@ from relucert.geometry.exploration._separation import (
     dual,
     paired,
 )
+from relucert.geometry.exploration.search import SAFETY, RegionSearch, measure, reach
 from relucert.geometry.witness import PUSHES
 from relucert.networks.network import Network
 
 NEAR = 256  # units of an example, the nearest ones, that are flipped; beyond the next one nothing is proved
 WIDTH = 32  # keys of an example that are treated together at most
 SHARE = 8  # one more key is treated together for every so many entered regions
+NOTHING: tuple[float, int, int, Any] = (math.inf, 0, 4, None)  # the key of an empty heap
 ROUNDS = 24  # times that the key of a decision is raised before it ends the search
 JOIN = 4  # violated units that join a decision at once
 VIOLATED = 1e-9  # relative violation of a unit's half space at a nearest point
@@ -117,7 +118,7 @@ class ArrangementSearch(RegionSearch):
 
     def _begin(self) -> None:
         self.entered = [1] * len(self.x)  # with the region of x
-        self.heaps: list[list[tuple[float, int, int, object]]] = [[] for _ in self.x]
+        self.heaps: list[list[tuple[float, int, int, Any]]] = [[] for _ in self.x]
         self.turn = 0
         self.stored = 0
 
@@ -157,7 +158,7 @@ class ArrangementSearch(RegionSearch):
         self.distance, order = distance.sort(1)
         self.units = units.gather(1, order)
 
-    def _push(self, b: int, key: float, kind: int, what: object) -> None:
+    def _push(self, b: int, key: float, kind: int, what: Any) -> None:
         """Open a key of an example, unless it is beyond the nearest witness or the box."""
         if key < math.inf:
             self.turn += 1
@@ -173,7 +174,7 @@ class ArrangementSearch(RegionSearch):
             heap = self.heaps[b]
             self.lower[b] = max(float(self.lower[b]), heap[0][0] if heap else math.inf)
             for turn in range(min(WIDTH, 1 + self.entered[b] // SHARE)):
-                key, _, kind, what = heap[0] if heap else (math.inf, 0, END, None)
+                key, _, kind, what = heap[0] if heap else NOTHING
                 full = kind == REGION and self.entered[b] >= self.limit
                 if key >= upper[b] * (1 - SAFETY) or kind in (MET, END) or full:
                     self.open[b] = turn > 0
@@ -221,7 +222,9 @@ class ArrangementSearch(RegionSearch):
         """
         box = self.box.at(index)
         farthest = self.witnesses.distance[index].double()
-        steep = ascend(spaces, start, box, farthest.square() if self.p == 2 else farthest.new_full((len(index),), math.inf))
+        steep = ascend(
+            spaces, start, box, farthest.square() if self.p == 2 else farthest.new_full((len(index),), math.inf)
+        )
         if self.p == 2:
             found = dual(combined(spaces, steep), box)
             key = torch.minimum((2 * found.value).sqrt(), found.radius) * (1 - SAFETY)
@@ -235,7 +238,9 @@ class ArrangementSearch(RegionSearch):
         better = (other > key)[:, None]
         return torch.maximum(key, other), torch.where(better, steep, pair), torch.where(better, further, step)
 
-    def _combined_distance(self, index: Tensor, space: Combined) -> tuple[Float[Tensor, " n"], Float[Tensor, " n size"]]:
+    def _combined_distance(
+        self, index: Tensor, space: Combined
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n size"]]:
         """The proved distance to one half space in any norm, and the step to its nearest point."""
         rows = space.row.reshape(len(index), 1, *self.net.input_shape)
         margin = space.margin.clamp(min=0)[:, None]
@@ -295,7 +300,9 @@ class ArrangementSearch(RegionSearch):
             [_padded([what.multipliers[part] for *_, what in decisions], 0.0, width)
              for part, width in zip(range(3), (units.shape[1], 1, joined.shape[1]), strict=True)], 1,
         )  # fmt: skip
-        new = torch.tensor([(0, units.shape[1], units.shape[1] + 1)[what.new[0]] + what.new[1] for *_, what in decisions])
+        new = torch.tensor(
+            [(0, units.shape[1], units.shape[1] + 1)[what.new[0]] + what.new[1] for *_, what in decisions]
+        )
         key, multipliers, step = self._distance(index, spaces, start, new)
         violation, worst = self._violations(spaces, step).max(1)
         outside = self._violated(index, torch.cat([units, joined], 1), step)
@@ -307,7 +314,13 @@ class ArrangementSearch(RegionSearch):
             found = tuple(tuple(part[i, :count].tolist()) for part, count in zip(parts, counts, strict=True))
             found = (*found[:2], (*found[2], *(0.0 for _ in more)))
             place = int(worst[i])
-            at = (0, place) if place < units.shape[1] else (1, 0) if place == units.shape[1] else (2, place - units.shape[1] - 1)
+            at = (
+                (0, place)
+                if place < units.shape[1]
+                else (1, 0)
+                if place == units.shape[1]
+                else (2, place - units.shape[1] - 1)
+            )
             going = (more or float(violation[i]) > 0) and what.turns < ROUNDS
             changed = _Decision(
                 what.parent, what.target, (*what.joined, *more), found, (2, counts[2]) if more else at, what.turns + 1
@@ -348,7 +361,9 @@ class ArrangementSearch(RegionSearch):
                 self.witnesses.around(index[at], points, shaped, pushes)
 
 
-def _padded(rows: list[tuple[float, ...]] | list[tuple[int, ...]], value: float | int, width: int | None = None) -> Tensor:
+def _padded(
+    rows: list[tuple[float, ...]] | list[tuple[int, ...]], value: float | int, width: int | None = None
+) -> Tensor:
     """Tuples as the rows of one tensor, filled up with a value."""
     width = max(map(len, rows), default=0) if width is None else width
     filled = [(*row, *(value,) * (width - len(row))) for row in rows]

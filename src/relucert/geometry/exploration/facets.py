@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relucert.core.rounding import gamma_above
-from relucert.geometry.exploration._search import (
+from relucert.geometry.exploration.search import (
     BEYOND,
     SAFETY,
     Crossing,

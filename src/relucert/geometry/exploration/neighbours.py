@@ -17,8 +17,8 @@ from torch import Tensor
 
 from relucert.core.norms import dual, norm
 from relucert.geometry.distances import margin_distances
-from relucert.geometry.exploration._search import SAFETY, Crossing, Measured, RegionSearch, measure, names, resolved
 from relucert.geometry.exploration._separation import Combined, HalfSpaces, combined, paired
+from relucert.geometry.exploration.search import SAFETY, Crossing, Measured, RegionSearch, measure, names, resolved
 from relucert.geometry.hyperplane import HyperplaneDistance
 from relucert.geometry.region import Hyperplanes, LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
@@ -44,7 +44,9 @@ class HyperplaneSearch(RegionSearch):
         self.names: list[dict[int, bytes]] = [{} for _ in range(count)]  # region -> name of its pattern
         self.used = 0  # layers of regions; the tensors above have room for more
         self.least = self.x.new_zeros(count, 0)  # the smallest key of every region
-        self.raised: dict[tuple[int, int, int], tuple[Combined, int]] = {}  # what bounds a decision, and how often it grew
+        self.raised: dict[
+            tuple[int, int, int], tuple[Combined, int]
+        ] = {}  # what bounds a decision, and how often it grew
 
     def _add(self, index: Tensor, measured: Measured, key: Tensor) -> None:
         """Store the keys of all hyperplanes of new regions, and look for a witness beyond the nearest decision hyperplane."""
@@ -157,7 +159,9 @@ class HyperplaneSearch(RegionSearch):
             self.open[index] = False
             return
         fresh = Combined(
-            rows.flatten(1), (measured.raw_lead - measured.lead_errors)[every, classes], measured.class_errors[every, classes]
+            rows.flatten(1),
+            (measured.raw_lead - measured.lead_errors)[every, classes],
+            measured.class_errors[every, classes],
         )
         names_ = list(zip(index.tolist(), region.tolist(), entry.tolist(), strict=True))
         turns = torch.tensor([self.raised[name][1] if name in self.raised else 0 for name in names_])
@@ -188,7 +192,9 @@ class HyperplaneSearch(RegionSearch):
     def _nearest_of(self, index: Tensor, space: Combined) -> HyperplaneDistance:
         """The distances to half spaces in the box, and the nearest points."""
         rows = space.row.reshape(len(index), 1, *self.net.input_shape)
-        return self._distances_in_box(index, rows, space.margin.clamp(min=0)[:, None], space.error[:, None], points=True)
+        return self._distances_in_box(
+            index, rows, space.margin.clamp(min=0)[:, None], space.error[:, None], points=True
+        )
 
     def _most_violated(self, measured: Measured, point: Tensor) -> tuple[Combined, Bool[Tensor, " rows"]]:
         """For every region the half space of a unit, h >= 0, that a point violates most; and whether it violates one."""
