@@ -36,11 +36,20 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.hyperplane import hyperplane_projection
 
 BEYOND = 100.0  # distances are proved up to this many times the distance without rounding errors of rows
-STEPS = 30  # Newton steps
 HALVINGS = 6  # bisections of the multipliers of two half spaces
-CONVERGED = 1e-9  # relative gain of the dual value that ends the ascent, and violation that counts
+VIOLATED = 1e-9  # relative violation of a half space that counts
 FARTHER = 1e4  # by how much a value grows at once where an intersection may be empty
 RIDGE = 1e-12  # relative, on the diagonal of the Hessian
+
+
+class Effort(NamedTuple):
+    """How long the dual value is raised: Newton steps, and the relative gain that ends the ascent."""
+
+    steps: int
+    gain: float
+
+
+FULL, QUICK = Effort(30, 1e-10), Effort(10, 1e-6)
 
 
 class HalfSpaces(NamedTuple):
@@ -131,26 +140,26 @@ def gain(residual: Tensor, squares: Tensor) -> Tensor:
 
 
 def ascend(
-    spaces: HalfSpaces, start: Float[Tensor, " n k"], box: Box, enough: Float[Tensor, " n"]
+    spaces: HalfSpaces, start: Float[Tensor, " n k"], box: Box, enough: Float[Tensor, " n"], effort: Effort = FULL
 ) -> Float[Tensor, " n k"]:
     """Multipliers that nearly maximise the l_2 dual value, from given ones, or with a value above `enough`.
 
     If the minimiser violates a half space in the end, the intersection may be empty and the value unbounded. Then
     G(mu) - (sum_j mu_j m_j)^2 / (8 L) is maximised, which is bounded and leads to values of the order of L = `enough`.
     """
-    found, value, violated = _ascend(spaces, start, box, enough, torch.zeros_like(enough))
+    found, value, violated = _ascend(spaces, start, box, enough, torch.zeros_like(enough), effort)
     some = (violated & (value < enough)).nonzero()[:, 0]
-    if len(some) == 0:
+    if len(some) == 0 or effort is QUICK:
         return found
     part, inside, before = spaces.at(some), box.at(some), value[some].clamp(min=0)
     limit = torch.minimum(torch.minimum(enough[some], inside.reach.square()), FARTHER * before + 1e-12)
-    steep, grown, _ = _ascend(part, found[some], inside, limit, 1 / (4 * limit))
+    steep, grown, _ = _ascend(part, found[some], inside, limit, 1 / (4 * limit), effort)
     found[some] = torch.where((grown > before)[:, None], steep, found[some])
     return found
 
 
 def _ascend(
-    spaces: HalfSpaces, start: Tensor, box: Box, enough: Tensor, damping: Tensor
+    spaces: HalfSpaces, start: Tensor, box: Box, enough: Tensor, damping: Tensor, effort: Effort
 ) -> tuple[Float[Tensor, " n k"], Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Newton steps on G - damping (sum_j mu_j m_j)^2 / 2: multipliers, values of G, and whether half spaces are violated."""
     best, value = start.clone(), torch.full_like(enough, -math.inf)
@@ -158,7 +167,8 @@ def _ascend(
     every = torch.arange(len(start))
     part, inside, mu, factor, damped = spaces, box, start, torch.ones_like(enough), damping
     direction = torch.zeros_like(start)
-    for _ in range(STEPS):
+    squares = spaces.rows.square().sum(2)
+    for _ in range(effort.steps):
         row = (mu.unsqueeze(1) @ part.rows).squeeze(1)
         step = torch.minimum(torch.maximum(-row, -inside.below), inside.above)
         residual = (part.rows @ step.unsqueeze(2)).squeeze(2) + part.margins
@@ -170,31 +180,33 @@ def _ascend(
         # A Newton step that loses value is shortened, from the multipliers where it began.
         kept = every[better]
         value[kept], best[kept], plain[kept] = now[better], mu[better], undamped[better]
-        violated[kept] = (residual > CONVERGED * (part.sizes * step.abs().amax(1, keepdim=True))).any(1)[better]
+        violated[kept] = (residual > VIOLATED * (part.sizes * step.abs().amax(1, keepdim=True))).any(1)[better]
         slope = residual - (damped * total)[:, None] * part.margins
-        moved = _newton(part, mu, slope, step == -row, damped)
+        moved = _newton(part, squares, mu, slope, step == -row, damped)
         direction = torch.where(better[:, None], moved, direction)
         factor = torch.where(better, 1.0, factor / 8)
-        going = torch.where(better, now - old > CONVERGED * now.abs(), factor > 1e-12)
+        going = torch.where(better, now - old > effort.gain * now.abs(), factor > 1e-12)
         going &= (plain[every] < enough[every]) & now.isfinite()
         rest = going.nonzero()[:, 0]
         if len(rest) == 0:
             break
         if len(rest) < len(every):
             every, direction, factor, damped = every[rest], direction[rest], factor[rest], damped[rest]
-            part, inside = part.at(rest), inside.at(rest)
+            part, inside, squares = part.at(rest), inside.at(rest), squares[rest]
         mu = (best[every] + factor[:, None] * direction).clamp(min=0)
     return best, plain, violated
 
 
-def _newton(spaces: HalfSpaces, mu: Tensor, slope: Tensor, free: Tensor, damping: Tensor) -> Tensor:
-    """The Newton step in the multipliers that are positive or want to grow."""
+def _newton(
+    spaces: HalfSpaces, scale: Tensor, mu: Tensor, slope: Tensor, free: Tensor, damping: Tensor
+) -> Float[Tensor, " n k"]:
+    """The Newton step in the multipliers that are positive or want to grow; `scale` are the squares of the rows' norms."""
     rows = spaces.rows
     active = (mu > 0) | (slope > 0)
     hessian = (rows * free.unsqueeze(1)) @ rows.transpose(1, 2)
-    hessian = hessian + damping[:, None, None] * spaces.margins.unsqueeze(2) * spaces.margins.unsqueeze(1)
+    if bool(damping.any()):
+        hessian = hessian + damping[:, None, None] * spaces.margins.unsqueeze(2) * spaces.margins.unsqueeze(1)
     hessian = hessian * (active.unsqueeze(1) & active.unsqueeze(2))
-    scale = rows.square().sum(2)
     hessian = hessian + torch.diag_embed(torch.where(active & (scale > 0), RIDGE * scale, 1.0))
     solved, failed = torch.linalg.solve_ex(hessian, (slope * active).unsqueeze(2))
     fallback = torch.where(active, slope / scale.clamp(min=1e-300), 0.0)

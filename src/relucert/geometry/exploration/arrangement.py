@@ -40,8 +40,11 @@ from relucert.geometry.distances import margin_distances
 from relucert.geometry.exploration._layer import Layer, last_weight
 from relucert.geometry.exploration._screening import TINY, Screen
 from relucert.geometry.exploration._separation import (
+    FULL,
+    QUICK,
     Box,
     Combined,
+    Effort,
     HalfSpaces,
     ascend,
     combined,
@@ -207,14 +210,14 @@ class ArrangementSearch(RegionSearch):
         units, start = _padded([one.units for _, one in sets], -1), _padded([one.multipliers for _, one in sets], 0.0)
         spaces = self.layer.flipped(index, units)
         new = torch.tensor([len(one.units) - 1 for _, one in sets])
-        key, multipliers, _ = self._distance(index, spaces, start, new)
+        key, multipliers, _ = self._distance(index, spaces, start, new, QUICK if self.p == 2 else FULL)
         every = zip(sets, key.tolist(), multipliers.tolist(), strict=True)
         for (b, one), proved, found in every:
             known = one._replace(multipliers=tuple(found[: len(one.units)]), key=max(proved, one.key))
             self._push(b, known.key, REGION, known)
 
     def _distance(
-        self, index: Tensor, spaces: HalfSpaces, start: Float[Tensor, " n k"], new: Int[Tensor, " n"]
+        self, index: Tensor, spaces: HalfSpaces, start: Float[Tensor, " n k"], new: Int[Tensor, " n"], effort: Effort
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n k"], Float[Tensor, " n size"]]:
         """Proved distances to intersections of half spaces, the multipliers, and the nearest points as steps from x.
 
@@ -222,9 +225,8 @@ class ArrangementSearch(RegionSearch):
         """
         box = self.box.at(index)
         farthest = self.witnesses.distance[index].double()
-        steep = ascend(
-            spaces, start, box, farthest.square() if self.p == 2 else farthest.new_full((len(index),), math.inf)
-        )
+        enough = farthest.square() if self.p == 2 else torch.full_like(farthest, math.inf)
+        steep = ascend(spaces, start, box, enough, effort)
         if self.p == 2:
             found = dual(combined(spaces, steep), box)
             key = torch.minimum((2 * found.value).sqrt(), found.radius) * (1 - SAFETY)
@@ -303,7 +305,7 @@ class ArrangementSearch(RegionSearch):
         new = torch.tensor(
             [(0, units.shape[1], units.shape[1] + 1)[what.new[0]] + what.new[1] for *_, what in decisions]
         )
-        key, multipliers, step = self._distance(index, spaces, start, new)
+        key, multipliers, step = self._distance(index, spaces, start, new, FULL)
         violation, worst = self._violations(spaces, step).max(1)
         outside = self._violated(index, torch.cat([units, joined], 1), step)
         self._offer(index, decided.rows[:, 0], step, key, (outside[:, 0] >= 0) | (violation > 0))
