@@ -1,10 +1,11 @@
 """The search over neighbouring regions with distances to hyperplanes, for networks of every size.
 
-A key is first the distance to the hyperplane without the box; when it becomes the smallest key, it is replaced by the distance
-within the box, and then the hyperplane is crossed. A decision hyperplane with the smallest key gives the exact distance if the
-network changes its decision just beyond it. If its nearest point lies outside the region, the decision is bounded together with
-the hyperplane of the region that the point violates most (`_separation`), and its key grows, again and again, until another key
-is the smallest or the point lies in the region. All examples advance together, with one tensor of keys.
+All keys of a region are at least the distance of x to the region, which is bounded by the half spaces of the region that x
+violates most (`_separation`). A key is first the distance to the hyperplane without the box; when it becomes the smallest key,
+it is replaced by the distance within the box, and then the hyperplane is crossed. A decision hyperplane with the smallest key
+gives the exact distance if the network changes its decision just beyond it. If its nearest point lies outside the region, the
+decision is bounded together with the hyperplane of the region that the point violates most, and its key grows, again and again,
+until another key is the smallest or the point lies in the region. All examples advance together, with one tensor of keys.
 """
 
 from __future__ import annotations
@@ -12,13 +13,23 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.core.norms import dual, norm
+from relucert.core.rounding import RAISED
 from relucert.geometry.distances import margin_distances
-from relucert.geometry.exploration._separation import Combined, HalfSpaces, combined, paired
-from relucert.geometry.exploration.search import SAFETY, Crossing, Measured, RegionSearch, measure, names, resolved
+from relucert.geometry.exploration._separation import QUICK, Box, Combined, HalfSpaces, ascend, combined, paired
+from relucert.geometry.exploration.search import (
+    SAFETY,
+    Crossing,
+    Measured,
+    RegionSearch,
+    measure,
+    names,
+    reach,
+    resolved,
+)
 from relucert.geometry.hyperplane import HyperplaneDistance
 from relucert.geometry.region import Hyperplanes, LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
@@ -61,6 +72,8 @@ class HyperplaneSearch(RegionSearch):
         level[:, units.shape[1] :] = BOXED
         degenerate, hidden = self._degenerate(index, measured, (norms == 0) & (errors == 0))
         distance = torch.where(hidden[:, None] & distance.isfinite(), 0.0, distance)
+        sure = ~self.blurred[index]
+        key = torch.where(sure, torch.maximum(key, self._region_distance(index, measured)), key)
         leads = torch.maximum(distance[:, units.shape[1] :], self.known[index][:, None])
         distance[:, units.shape[1] :] = leads.masked_fill(self._own(index), math.inf)
         self._store(index, measured, torch.maximum(distance, key[:, None]), level, degenerate)
@@ -69,6 +82,25 @@ class HyperplaneSearch(RegionSearch):
         chosen = nearest[near]
         which = torch.arange(len(index))[near]
         self.witnesses.beyond(index[near], rows[which, chosen], lead[which, chosen])
+
+    def _region_distance(self, index: Tensor, measured: Measured) -> Float[Tensor, " rows"]:
+        """Proved distances of x to regions, by the half spaces that x violates most; inf if a region is empty."""
+        region, nothing = measured.region, self.x.new_zeros(len(index))
+        if not measured.margins.numel() or int((measured.margins < 0).sum(1).max()) < 2:
+            return nothing
+        worst, places = measured.margins.topk(min(BLOCK, region.count), largest=False)
+        real = worst < 0
+        rows = region.rows(places).flatten(2) * -real.unsqueeze(2).double()
+        parts = (-measured.raw_margins, measured.margin_errors, measured.row_errors)
+        margins, margin_errors, row_errors = (part.gather(1, places).where(real, 0.0) for part in parts)
+        spaces = HalfSpaces(rows, margins, margin_errors, row_errors, norm(rows, 1, 2))
+        sides = (
+            (side * RAISED).flatten(1) for side in (self.x[index] - self.low[index], self.high[index] - self.x[index])
+        )
+        box = Box(*sides, reach(self.x[index], self.p, (self.low[index], self.high[index])))
+        multipliers = ascend(spaces, torch.zeros_like(margins), box, torch.full_like(nothing, math.inf), QUICK)
+        distance = self._nearest_of(index, combined(spaces, multipliers)).distance[:, 0]
+        return distance.nan_to_num(0.0, math.inf, 0.0)
 
     def _store(self, index: Tensor, measured: Measured, keys: Tensor, level: Tensor, degenerate: Tensor) -> None:
         """Add a layer of regions; examples outside `index` get closed entries."""

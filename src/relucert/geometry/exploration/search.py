@@ -3,17 +3,22 @@
 Every hyperplane of an explored region, whether of a unit or of a decision, has a key: a proved lower bound on the distance of
 x to any point of the region's closure on or beyond that hyperplane,
 
-    key = max(key at which the region was entered, distance of x to the hyperplane).
+    key = max(key at which the region was entered, distance of x to the region, distance of x to the hyperplane).
 
 When a region is entered at key k, the ball of radius k is covered by explored regions without a change of decision: a straight
 path to the nearest change of decision first leaves the union of these regions through a hyperplane of a unit, or meets a
-decision hyperplane inside. So the smallest open key is a lower bound on the distance to a change of decision, and it never
-decreases. The search crosses the hyperplane with the smallest key; a decision hyperplane with the smallest key gives the exact
-distance if the network changes its decision just beyond it.
+decision hyperplane inside. It does so at a point of an explored region, whose distance is at least that region's and that
+hyperplane's. So the smallest open key is a lower bound on the distance to a change of decision, and it never decreases. The
+search crosses the hyperplane with the smallest key, whether its nearest point lies on a facet or not, and even if the region
+behind it is empty (`_crossing`). A decision hyperplane with the smallest key gives the exact distance if the network changes
+its decision just beyond it; otherwise its key is raised by hyperplanes of the region, and the search goes on.
 
-Two searches share this loop: `neighbours` computes distances to hyperplanes, `facets` distances to facets. If the rows of a
-region have relative errors above `RESOLVED`, the pattern beyond its hyperplanes is uncertain, and the search of that example
-ends.
+Within a certified radius that is known before, no decision changes: the keys of decisions are at least that radius, and so is
+the answer. The keys of units stay, since regions nearer than that radius must be crossed to know what lies behind them.
+
+Three searches share this: `neighbours` computes distances to hyperplanes, `facets` distances to facets, and `arrangement` is
+for networks with one hidden layer, whose regions differ in the class rows only. If the rows of a region have relative errors
+above `RESOLVED`, the pattern beyond its hyperplanes is uncertain, and the first two searches end there.
 
 Regions are measured in float64 (`measure`): margins are reduced by bounds on their rounding errors. Distances account for the
 errors of the rows: a row that is off by E in the dual norm changes a margin by at most E R within distance R of x.
