@@ -55,7 +55,8 @@ from relucert.geometry.exploration.search import SAFETY, RegionSearch, measure, 
 from relucert.geometry.witness import PUSHES
 from relucert.networks.network import Network
 
-NEAR = 256  # units of an example, the nearest ones, that are flipped; beyond the next one nothing is proved
+MOST = 2**15 - 1  # units of an example, the nearest ones, that are flipped; beyond the next one nothing is proved
+BOXED = 256  # units whose distances are computed in the box
 WIDTH = 32  # keys of an example that are treated together at most
 SHARE = 8  # one more key is treated together for every so many entered regions
 NOTHING: tuple[float, int, int, Any] = (math.inf, 0, 4, None)  # the key of an empty heap
@@ -117,22 +118,25 @@ class ArrangementSearch(RegionSearch):
                 self._look_at_clock()
                 if self.stored > self.budget:
                     self.open[:] = False
-        self.lower = torch.maximum(self.lower, self.known)
+        self.lower = torch.maximum(torch.minimum(self.lower, self.beyond), self.known)
 
     def _begin(self) -> None:
         self.entered = [1] * len(self.x)  # with the region of x
         self.heaps: list[list[tuple[float, int, int, Any]]] = [[] for _ in self.x]
         self.turn = 0
+        self.beyond = torch.full_like(self.lower, math.inf)  # the smallest key that was not stored
         self.stored = 0
 
     def _start(self) -> None:
         """Measure the regions of x, order the units by distance, and open the empty sets."""
         every = torch.arange(len(self.x))
         measured = measure(self.first, self.x, self.y, True)
-        self.open[~measured.certain] = False
         weight = last_weight(self.net)
         assert weight is not None
         self.layer = Layer.of(measured, weight, self.y)
+        self.open[~measured.certain] = False
+        zero_rows = (self.layer.sizes == 0) & (self.layer.row_errors == 0)
+        self.open[self._degenerate(every, measured, zero_rows)[1]] = False  # the sign of a constant unit is hidden
         flat = (len(self.x), -1)
         below, above = ((side * RAISED).reshape(flat) for side in (self.x - self.low, self.high - self.x))
         self.box = Box(below, above, reach(self.x, self.p, (self.low, self.high)))
@@ -144,15 +148,15 @@ class ArrangementSearch(RegionSearch):
         self._enter_sets([(b, start) for b in self.open.nonzero()[:, 0].tolist()])
 
     def _order(self, index: Tensor, margins: Tensor) -> None:
-        """The nearest units of every example by their distances in the box, and the distance of the next unit."""
+        """The units of every example by their distances, in the box where they are near, and the distance of the next unit."""
         norms = norm(self.layer.rows, dual_exponent(self.p)) + self.layer.row_errors
         free = margin_distances(margins, norms) * (1 - SAFETY)
-        count = min(NEAR, free.shape[1])
+        count = min(MOST, free.shape[1])
         near, units = free.topk(min(count + 1, free.shape[1]), largest=False, sorted=True)
-        self.horizon = near[:, count] if near.shape[1] > count else torch.full_like(near[:, 0], math.inf)
+        self.horizon = near[:, count] if near.shape[1] > count else torch.full_like(self.lower, math.inf)
         units, near = units[:, :count], near[:, :count]
         distance = near.clone()
-        for place in torch.arange(count).split(16):
+        for place in torch.arange(min(BOXED, count)).split(16):
             some = units[:, place]
             rows = self.layer.flipped(index, some).rows.reshape(*some.shape, *self.net.input_shape)
             errors = self.layer.row_errors.gather(1, some)
@@ -271,12 +275,17 @@ class ArrangementSearch(RegionSearch):
             rows = decisions.rows.reshape(*decisions.rows.shape[:2], *self.net.input_shape)
             margins = (decisions.margins - decisions.margin_errors).clamp(min=0)
             leads = self._distances_in_box(index, rows, margins, decisions.row_errors).distance
-        upper = self.witnesses.distance[index].double()
+        self._look_beyond(index, decisions, leads.masked_fill(self._own(index), math.inf))
+        upper = self.witnesses.distance[index].double()[:, None]
         leads = torch.maximum(leads, torch.maximum(key, self.known[index])[:, None])
-        leads = leads.masked_fill(self._own(index) | (leads >= upper[:, None]), math.inf)
-        keys = torch.maximum(near, key[:, None])
-        gone = (torch.arange(keys.shape[1]) <= last[:, None]) | (keys >= upper[:, None])
-        keys, places = keys.masked_fill(gone, math.inf).sort(1)
+        leads = leads.masked_fill(self._own(index), math.inf)
+        keys = torch.maximum(near, key[:, None]).masked_fill(torch.arange(near.shape[1]) <= last[:, None], math.inf)
+        # Keys beyond the nearest witness are not stored.
+        for part in (leads, keys):
+            beyond = part.masked_fill(part < upper, math.inf).amin(1)
+            self.beyond.scatter_reduce_(0, index, beyond, "amin")
+            part.masked_fill_(part >= upper, math.inf)
+        keys, places = keys.sort(1)
         counts = keys.isfinite().sum(1).tolist()
         sorted_keys, sorted_places = keys.numpy(), places.to(torch.int16).numpy()
         for i, ((b, one), count, lead) in enumerate(zip(sets, counts, leads.tolist(), strict=True)):
@@ -286,6 +295,18 @@ class ArrangementSearch(RegionSearch):
                 self._push(b, float(children.keys[0]), CHILD, (children, 0))
             for target, reached in enumerate(lead):
                 self._push(b, reached, DECISION, _Decision(one, target, (), (one.multipliers, (0.0,), ()), (1, 0), 0))
+
+    def _look_beyond(self, index: Tensor, decisions: HalfSpaces, leads: Float[Tensor, " n classes"]) -> None:
+        """Offer points just beyond the nearest decision hyperplane of entered regions, one an example."""
+        nearest, target = leads.min(1)
+        best: dict[int, tuple[float, int]] = {}
+        for i, (b, distance) in enumerate(zip(index.tolist(), nearest.tolist(), strict=True)):
+            if distance < min(best.get(b, (math.inf, 0))[0], float(self.witnesses.distance[b])):
+                best[b] = distance, i
+        at = torch.tensor([i for _, i in best.values()], dtype=torch.long)
+        shape = (len(at), *self.net.input_shape)
+        rows = decisions.rows[at, target[at]].reshape(shape)
+        self.witnesses.beyond(index[at], rows, decisions.margins[at, target[at]], LUCKY if max(self.entered) > 1 else PUSHES)
 
     def _raise(self, decisions: list[tuple[int, float, _Decision]]) -> None:
         """Raise the keys of decisions by half spaces of the region that the nearest points violate, and look for witnesses."""
