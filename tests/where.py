@@ -35,6 +35,7 @@ WHERE = {
     "experiments/others.py": "verification/test_published.py",
     "geometry/exploration/facets.py": "geometry/exploration/test_neighbours.py::test_unlimited_is_exact_on_a_hundred",
     "geometry/row_norms/chosen_norms.py": "geometry/test_screening.py::test_loss_and_gradient_are_those_of_all_rows",
+    "geometry/exploration/search.py": "geometry/exploration/test_arrangement.py",
     "geometry/witness.py": "geometry/test_theorem.py::test_intervals_hold_the_truth",
     "interop/loading.py": "interop/test_mat.py",
     "networks/affine_map.py": "verification/mip/test_program.py",

@@ -31,7 +31,7 @@ from relucert.core.verdict import Reason
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
-from relucert.geometry.theorem import Region
+from relucert.geometry.theorem import Known, Region
 from relucert.networks.network import Network
 from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
 
@@ -53,7 +53,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class RegionTheorem(_Named):
-    """The radius theorem as a verifier and as a radius method."""
+    """The radius theorem as a verifier."""
 
     method: Region
 
@@ -67,17 +67,6 @@ class RegionTheorem(_Named):
         _explain(found)
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
-
-    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
-        """The intervals of the theorem, which is about real arithmetic."""
-        if query.strict:
-            raise InvalidInput(
-                f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
-            )
-        return Intervals.by_batches(query, BATCH, self._radius)
-
-    def _radius(self, part: Query) -> RadiusInterval:
-        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
 
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
@@ -97,7 +86,9 @@ class RegionTheorem(_Named):
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
+            proved = self.method.radius(
+                part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some))
+            )
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
 
@@ -108,10 +99,26 @@ class UniversalTheorem(RegionTheorem):
 
     method: Universal  # type: ignore[assignment]
 
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
+        """The intervals of the theorem, which is about real arithmetic."""
+        refuse_strict(query, self.name)
+        return Intervals.by_batches(query, BATCH, self._radius)
+
+    def _radius(self, part: Query) -> RadiusInterval:
+        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
+
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         proved = self.method.radius(query.net, query.x, query.y, query.p).lower
         _, values, _ = LinearRegion.evaluated(query.double, query.wide)
         return proved > query.ball.radii(query.wide), _region_margins(query, values)
+
+
+def refuse_strict(query: Query, name: str) -> None:
+    """Raise if a radius must hold for the executed network: the theorem is about real arithmetic."""
+    if query.strict:
+        raise InvalidInput(
+            f"arithmetic must be 'real' for a radius by {name}, whose theorem is about real arithmetic, got 'executed'"
+        )
 
 
 def _region_margins(query: Query, values: list[Tensor]) -> Margins:

@@ -61,7 +61,7 @@ class RadiusSearch:
 
 def theorem(query: Query) -> RadiusInterval:
     """The intervals of the region theorem with one region; in a strict query its lower ends prove nothing and are zero."""
-    found = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    found = Region(regions=0).radius(query.net, query.x, query.y, query.p, query.sides)
     if not query.strict:
         return found
     return replace(found, lower=torch.zeros_like(found.lower), exact=found.upper == 0)

@@ -30,6 +30,7 @@ from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
+from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._search import RadiusSearch
@@ -166,8 +167,8 @@ def _itself(method: Any) -> Any:
 ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
-        Entry(Region, RegionTheorem, RegionTheorem, targets=False),
         Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
+        Entry(Region, RegionTheorem, lambda method: _exploration(method), targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
         Entry(CROWN, Bound, RadiusSearch),
@@ -184,6 +185,11 @@ METHODS: dict[str, type[Method]] = {name: entry.kind for name, entry in ENTRIES.
 BOUNDING: dict[str, type[Bounding]] = {
     name: kind for name, kind in METHODS.items() if issubclass(kind, Bounding)
 }  # fmt: skip
+
+
+def _exploration(method: Region) -> Exploration:
+    """The exploration of regions, from the radius of the bounding method that its `start` names."""
+    return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:
