@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, charged
 from relucert.bounding.rounding import Charge, Margins, lowered
 from relucert.core.ball import Ball
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import offset_of_rows, transpose_rows
+from relucert.networks.affine_map import offset_of_rows, one_hot, transpose_rows
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import BackwardRule, Graph, Node, propagate_back
 
@@ -88,16 +88,29 @@ def pull_back(
     `relaxations` has the linear relaxation of every switching node on the way, by its index; `charge` what rounding costs at
     the node itself, None where rounding is not charged.
     """
-    bound = _LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
+    bound = LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
     if charge is not None:
         bound.cost = charged(functionals, charge.drift)
-    rows = propagate_back(graph, bound, node, functionals)
-    if rows is None:  # no node on the way depends on the input
-        rows = functionals.new_zeros(*functionals.shape[:2], *graph[0].shape)
-    return Functional(rows, bound.low, bound.high, bound.cost, charge)
+    return bound.functional(graph, propagate_back(graph, bound, node, functionals), charge)
 
 
-class _LinearBound(BackwardRule[Tensor]):
+def pull_back_units(
+    graph: Graph,
+    node: int,
+    units: Int[Tensor, " batch units"],
+    relaxations: Relaxations,
+    charge: Charge | None = None,
+    *,
+    negated: bool = False,
+) -> Functional:
+    """Backward propagation from single units of a node; with `negated` also from minus these units, as further rows."""
+    like = next(iter(relaxations.values())).offset
+    bound = LinearBound(relaxations, like.new_zeros(len(units), (1 + negated) * units.shape[1]))
+    start, rows = bound.start_at_units(graph, node, units, charge, negated=negated)
+    return bound.functional(graph, propagate_back(graph, bound, start, rows), charge)
+
+
+class LinearBound(BackwardRule[Tensor]):
     """Functionals (batch, rows, *shape) of a node's value, bounded by functionals of its inputs and by offsets.
 
     `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known), `cost` what rounding costs.
@@ -109,9 +122,42 @@ class _LinearBound(BackwardRule[Tensor]):
         self.high: Tensor | None = zero
         self.cost: Tensor | None = None
 
+    def start_at_units(
+        self,
+        graph: Graph,
+        node: int,
+        units: Int[Tensor, " batch units"],
+        charge: Charge | None,
+        *,
+        negated: bool = False,
+    ) -> tuple[int, Float[Tensor, " batch rows *shape"]]:
+        """The node at which propagation from units of a node starts, and the functionals there; with `negated` minus these too.
+
+        Where the node is one matrix they are rows of the matrix: no product with functionals that pick units is needed.
+        """
+        if charge is not None:
+            cost = charge.drift.gather(2, units.unsqueeze(1).expand(-1, 2, -1)).mT
+            self.cost = torch.cat([cost, cost], 1) if negated else cost.clone()
+        op = graph[node].op
+        matrix = op.matrix() if isinstance(op, Affine) and len(op.in_shapes[0]) == 1 else None
+        if matrix is None:
+            picked = one_hot(units, graph[node].shape, self.low.dtype)
+            return node, torch.cat([picked, -picked], 1) if negated else picked
+        rows, added = matrix[units], op.offset(self.low).flatten()[units]
+        if negated:
+            rows, added = torch.cat([rows, -rows], 1), torch.cat([added, -added], 1)
+        self.add(added, added, 0)
+        return graph[node].inputs[0], rows
+
+    def functional(self, graph: Graph, rows: Tensor | None, charge: Charge | None) -> Functional:
+        """The functional of the input after propagation; `rows` is None where no node on the way depends on the input."""
+        if rows is None:
+            rows = self.low.new_zeros(*self.low.shape, *graph[0].shape)
+        return Functional(rows, self.low, self.high, self.cost, charge)
+
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
         added = offset_of_rows(node.op, value)
-        self._add(added, added, 0)
+        self.add(added, added, 0)
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
@@ -119,10 +165,10 @@ class _LinearBound(BackwardRule[Tensor]):
         if self.cost is not None:
             assert cost is not None, "the relaxation of a charged bound has no charges"
             self.cost = self.cost + cost
-        self._add(below, above, math.prod(node.shape))
+        self.add(below, above, math.prod(node.shape))
         return back
 
-    def _add(self, below: Tensor, above: Tensor | None, terms: int) -> None:
+    def add(self, below: Tensor, above: Tensor | None, terms: int) -> None:
         """Add offsets; those of a relaxation are sums of so many terms of one sign."""
         if self.cost is not None:
             # Each partial sum is rounded once; the terms of this one have been rounded before.

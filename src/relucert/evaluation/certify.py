@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from relucert.core.methods import spec
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
 from relucert.evaluation._stream import Facts, Task, save
-from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
 from relucert.verification.verifier import CLOCK, Budget, Query
+from relucert.verification.workers import answers
 
 #: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
 AS_EXECUTED = " as executed"
@@ -111,16 +112,12 @@ class CertifyTask(Task[CertifyConfig]):
 
     def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The facts of points that have no record, by this process or by workers."""
-        config = self.config
-        if config.workers > 1:
-            yield from spread(CertifyTask, config, missing, config.batch, config.workers, deadline)
-            return
-        for indices in missing.split(config.batch) if len(missing) else ():
-            if time.monotonic() < deadline:
-                yield from self.solve(indices, deadline)
+        return answers(partial(self.solve, deadline=deadline), missing, self.config.batch, self.config.workers)
 
     def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
-        """The index and the facts of some points, each as soon as it is decided."""
+        """The index and the facts of some points, each as soon as it is decided; none after the deadline."""
+        if time.monotonic() >= deadline:
+            return
         x, y = self.x[indices], self.y[indices]
         self.net.check(x, y)
         self.net.require_eval("a certificate")

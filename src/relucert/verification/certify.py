@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,6 +26,7 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
+from relucert.verification.workers import answers
 
 
 @outside_inference
@@ -39,13 +40,16 @@ def certify(
     targets: Int[Tensor, " batch specs"] | None = None,
     batch: int = 100,
     arithmetic: Literal["real", "executed"] = "real",
+    workers: int | None = None,
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
     `margin` is a proved lower bound on the smallest lead over the ball. `batch` inputs are worked on together. `timeout`:
     seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN. ROBUST is proved for
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
-    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that.
+    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. `workers` is the number of
+    single-threaded processes that share the inputs, by default as many as are faster (`verification.workers`); verdicts do not
+    depend on it.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -71,7 +75,32 @@ def certify(
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
     query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
     budget = Budget(math.inf if timeout is None else timeout)
-    return _certificate(x, decide(query, entry.verifier(chosen), budget, batch))
+    return _certificate(x, decide_by(workers, query, entry.verifier(chosen), budget, batch))
+
+
+def decide_by(
+    workers: int | None, query: Query, verifier: Verifier, budget: Budget, batch: int = 100
+) -> Iterator[Decision]:
+    """As `decide`, by so many processes; None for as many as are faster. Inputs that are not on a CPU are left to this one."""
+    if query.x.device.type != "cpu":
+        if workers is not None and workers > 1:
+            raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
+        workers = 1
+    return answers(_Decide(query, verifier, budget), torch.arange(len(query)), batch, workers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Decide:
+    """The decisions about some of the inputs of a query, by their positions."""
+
+    query: Query
+    verifier: Verifier
+    budget: Budget
+
+    def __call__(self, points: Int[Tensor, " points"]) -> Iterator[Decision]:
+        query, budget = self.query.restrict(points), self.budget.restrict(points)
+        for found in decide(query, self.verifier, budget, len(points)):
+            yield replace(found, index=int(points[found.index]))
 
 
 def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:

@@ -1,0 +1,170 @@
+"""A pool of single-threaded processes that share the points of a question.
+
+Points are worked on in pieces. A worker is a copy of this process (a fork), which starts in some hundredths of a second and has
+network and data in its memory already; where processes cannot be forked it is a new process, and what it works with is
+pickled. Pieces go to whichever worker is free, so answers come in no particular order, each as soon as it is known. The
+answers themselves do not depend on the number of workers.
+
+By default (`workers` None) the first piece is answered in this process. Where the others will take longer than `WORTH` seconds
+at its pace, and torch may use several threads, as many workers share them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from relucert.core.errors import InvalidInput, RelucertError, RunError
+
+Answer = TypeVar("Answer")
+#: Answers about the points with these numbers, each as soon as it is known; picklable, and so are the answers.
+Solve = Callable[[Tensor], Iterator[Answer]]
+
+WORTH = 1.0  # seconds of remaining work that are worth the start of workers
+
+
+def answers(solve: Solve[Answer], points: Tensor, batch: int, workers: int | None) -> Iterator[Answer]:
+    """The answers about points (numbers of an index) in pieces of at most `batch`, by this process or by several workers."""
+    if workers is not None and workers < 1:
+        raise InvalidInput(f"workers must be at least 1, got {workers}")
+    if len(points) == 0:
+        return
+    if workers is not None and workers > 1:
+        yield from spread(solve, _pieces(points, batch, workers), workers)
+        return
+    pieces = list(points.split(batch))
+    started = time.monotonic()
+    yield from solve(pieces[0])
+    pace = (time.monotonic() - started) / len(pieces[0])
+    rest = points[len(pieces[0]) :]
+    crew = 1 if workers == 1 else _default()
+    if crew > 1 and len(rest) * pace > WORTH:
+        yield from spread(solve, _pieces(rest, batch, crew), crew)
+        return
+    for piece in pieces[1:]:
+        yield from solve(piece)
+
+
+def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Iterator[Answer]:
+    """The answers about all pieces by several processes, in no particular order.
+
+    An error of a worker is raised here, with the worker's traceback. When the iteration is interrupted, answers that have
+    arrived are given first. Whenever it ends, by an error or an interruption too, all workers are ended.
+    """
+    context = multiprocessing.get_context("fork" if _forks() else "spawn")
+    pairs = [context.Pipe() for _ in range(min(workers, len(pieces)))]
+    threads = max(1, torch.get_num_threads() // max(1, len(pairs)))
+    ours = [pair[0] for pair in pairs]
+    crew = []
+    waiting = list(reversed(pieces))
+    try:
+        for i, (_, theirs) in enumerate(pairs):
+            # A fork has the other ends as well: closed, so that a worker sees it when this process ends.
+            others = [*ours, *(pair[1] for pair in pairs[:i] + pairs[i + 1 :])] if _forks() else []
+            process = context.Process(target=_work, args=(solve, theirs, others, threads), daemon=True)
+            process.start()
+            crew.append(process)
+        for pair in pairs:
+            pair[1].close()
+        for end in ours:
+            end.send(waiting.pop())
+        yield from _received(ours, waiting)
+        for process in crew:
+            process.join()
+    finally:
+        for process in crew:
+            if process.is_alive():
+                process.terminate()
+        for process in crew:
+            process.join()
+        for end in ours:
+            end.close()
+
+
+def _received(ends: Sequence[Connection], waiting: list[Tensor]) -> Iterator[Any]:
+    """The answers of the workers at the other ends, which get further pieces when they are done with one."""
+    open_ = list(ends)
+    while open_:
+        try:
+            ready = wait(open_)
+        except KeyboardInterrupt:
+            for end in open_:
+                while end.poll():
+                    kind, what = _message(end)
+                    if kind != "answer":
+                        break
+                    yield what
+            raise
+        for end in ready:
+            assert isinstance(end, Connection)
+            kind, what = _message(end)
+            if kind == "answer":
+                yield what
+            elif kind == "error":
+                raise what
+            elif waiting:
+                end.send(waiting.pop())
+            else:
+                end.send(None)
+                open_.remove(end)
+
+
+def _message(end: Connection) -> tuple[str, Any]:
+    """The next message of a worker: an answer, an error, or that its piece is done."""
+    try:
+        return pickle.loads(end.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        error = RunError("a worker has died; points that were decided are kept, run again to go on")
+        return "error", error
+
+
+def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection], threads: int) -> None:
+    """A worker: answer pieces until there are none. An interruption is left to the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the program may do in its place
+    for other in others:
+        other.close()
+
+    def tell(kind: str, what: Any = None) -> None:
+        # Plain pickles: tensors in shared memory would be gone with the worker.
+        end.send_bytes(pickle.dumps((kind, what)))
+
+    try:
+        torch.set_num_threads(threads)
+        while (piece := end.recv()) is not None:
+            for answer in solve(piece):
+                tell("answer", answer)
+            tell("done")
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the process that started this one has ended
+    except RelucertError as error:
+        error.add_note(f"in a worker:\n{traceback.format_exc()}")
+        tell("error", error)
+    except Exception:
+        tell("error", RunError(f"a worker has failed:\n{traceback.format_exc()}"))
+
+
+def _pieces(points: Tensor, batch: int, workers: int) -> list[Tensor]:
+    """A few pieces for each worker, so that the last piece is short."""
+    return list(points.split(max(1, min(batch, -(-len(points) // (4 * workers))))))
+
+
+def _forks() -> bool:
+    """Whether a copy of this process can go on computing: not on systems without fork, nor beside the threads of a GPU."""
+    return sys.platform == "linux" and not torch.cuda.is_available()
+
+
+def _default() -> int:
+    """The number of workers by default: as many as torch has threads, where processes fork and may have children."""
+    alone = not _forks() or multiprocessing.current_process().daemon
+    return 1 if alone else torch.get_num_threads()
