@@ -62,7 +62,7 @@ class ShallowBound(LinearBound):
                 self.cost[..., 0] += gamma(2 * count + 16, flat.dtype) * sizes[..., 1] + (
                     count * torch.finfo(flat.dtype).tiny
                 )
-            self.add(middle - sizes[..., 0], middle + sizes[..., 0], 0)
+            self.shift(middle - sizes[..., 0], middle + sizes[..., 0], 0)
 
 
 def shallow_range(

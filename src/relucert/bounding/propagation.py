@@ -146,7 +146,7 @@ class LinearBound(BackwardRule[Tensor]):
         rows, added = matrix[units], op.offset(self.low).flatten()[units]
         if negated:
             rows, added = torch.cat([rows, -rows], 1), torch.cat([added, -added], 1)
-        self.add(added, added, 0)
+        self.shift(added, added, 0)
         return graph[node].inputs[0], rows
 
     def functional(self, graph: Graph, rows: Tensor | None, charge: Charge | None) -> Functional:
@@ -157,7 +157,7 @@ class LinearBound(BackwardRule[Tensor]):
 
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
         added = offset_of_rows(node.op, value)
-        self.add(added, added, 0)
+        self.shift(added, added, 0)
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
@@ -165,10 +165,10 @@ class LinearBound(BackwardRule[Tensor]):
         if self.cost is not None:
             assert cost is not None, "the relaxation of a charged bound has no charges"
             self.cost = self.cost + cost
-        self.add(below, above, math.prod(node.shape))
+        self.shift(below, above, math.prod(node.shape))
         return back
 
-    def add(self, below: Tensor, above: Tensor | None, terms: int) -> None:
+    def shift(self, below: Tensor, above: Tensor | None, terms: int) -> None:
         """Add offsets; those of a relaxation are sums of so many terms of one sign."""
         if self.cost is not None:
             # Each partial sum is rounded once; the terms of this one have been rounded before.
