@@ -24,7 +24,7 @@ from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
-from relucert.verification.verifier import CLOCK, Budget, Query
+from relucert.verification.verifier import CLOCK, Budget, Query, batches
 from relucert.verification.workers import answers
 
 #: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
@@ -112,7 +112,8 @@ class CertifyTask(Task[CertifyConfig]):
 
     def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The facts of points that have no record, by this process or by workers."""
-        return answers(partial(self.solve, deadline=deadline), missing, self.config.batch, self.config.workers)
+        solve, config = partial(self.solve, deadline=deadline), self.config
+        return answers(solve, missing, config.batch, config.workers, batches(self.verifier))
 
     def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The index and the facts of some points, each as soon as it is decided; none after the deadline."""
@@ -124,9 +125,9 @@ class CertifyTask(Task[CertifyConfig]):
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
         strict = self.config.arithmetic == "executed"
-        query = replace(Query.of(self.net, x, y, self.ball, batch=len(x)), strict=strict)
+        query = replace(Query.of(self.net, x, y, self.ball, batch=self.config.batch), strict=strict)
         budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
-        for found in decide(query, self.verifier, budget, batch=len(x)):
+        for found in decide(query, self.verifier, budget, self.config.batch):
             facts: dict[str, Any] = {
                 "label": int(y[found.index]),
                 "prediction": predicted[found.index],

@@ -25,7 +25,7 @@ from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
 from relucert.networks.network import Network, outside_inference
 from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Decision, Query, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
 from relucert.verification.workers import answers
 
 
@@ -86,7 +86,8 @@ def decide_by(
         if workers is not None and workers > 1:
             raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
         workers = 1
-    return answers(_Decide(query, verifier, budget), torch.arange(len(query)), batch, workers)
+    share = _Decide(query, verifier, budget)
+    return answers(share, torch.arange(len(query)), batch, workers, batches(verifier))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +100,19 @@ class _Decide:
 
     def __call__(self, points: Int[Tensor, " points"]) -> Iterator[Decision]:
         query, budget = self.query.restrict(points), self.budget.restrict(points)
-        for found in decide(query, self.verifier, budget, len(points)):
+        for found in decide(query, self.verifier, budget, query.batch):
             yield replace(found, index=int(points[found.index]))
 
 
 def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:
     """The decisions of a verifier about all inputs, `batch` of them at a time, each as soon as it is made.
 
+    A verifier may take several batches at a time and work on them as the query's `batch` says.
     Inputs that violate the property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are
     open when the deadline of the budget passes have no decision.
     """
     start = 0
-    for part in query.split(batch):
+    for part in query.split(batch * batches(verifier)):
         for place in (~part.holds).nonzero()[:, 0].tolist():
             yield Decision(start + place, Verdict.MISCLASSIFIED, -math.inf, "prediction", 0.0)
         right = part.holds.nonzero()[:, 0]

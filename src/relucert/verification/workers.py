@@ -30,28 +30,33 @@ Answer = TypeVar("Answer")
 #: Answers about the points with these numbers, each as soon as it is known; picklable, and so are the answers.
 Solve = Callable[[Tensor], Iterator[Answer]]
 
+PIECES = 3  # of each worker, if the points are many
 WORTH = 1.0  # seconds of remaining work that are worth the start of workers
 
 
-def answers(solve: Solve[Answer], points: Tensor, batch: int, workers: int | None) -> Iterator[Answer]:
-    """The answers about points (numbers of an index) in pieces of at most `batch`, by this process or by several workers."""
+def answers(
+    solve: Solve[Answer], points: Tensor, batch: int, workers: int | None, batches: int = 1
+) -> Iterator[Answer]:
+    """The answers about the points with these numbers, by this process or by several workers.
+
+    Pieces have at most `batch` points, or as many as `batches` batches after the first piece.
+    """
     if workers is not None and workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
     if len(points) == 0:
         return
     if workers is not None and workers > 1:
-        yield from spread(solve, _pieces(points, batch, workers), workers)
+        yield from spread(solve, _pieces(points, batch * batches, workers), workers)
         return
-    pieces = list(points.split(batch))
+    first, rest = points[:batch], points[batch:]
     started = time.monotonic()
-    yield from solve(pieces[0])
-    pace = (time.monotonic() - started) / len(pieces[0])
-    rest = points[len(pieces[0]) :]
+    yield from solve(first)
+    pace = (time.monotonic() - started) / len(first)
     crew = 1 if workers == 1 else _default()
     if crew > 1 and len(rest) * pace > WORTH:
-        yield from spread(solve, _pieces(rest, batch, crew), crew)
+        yield from spread(solve, _pieces(rest, batch * batches, crew), crew)
         return
-    for piece in pieces[1:]:
+    for piece in rest.split(batch * batches) if len(rest) else ():
         yield from solve(piece)
 
 
@@ -156,7 +161,7 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection], thre
 
 def _pieces(points: Tensor, batch: int, workers: int) -> list[Tensor]:
     """A few pieces for each worker, so that the last piece is short."""
-    return list(points.split(max(1, min(batch, -(-len(points) // (4 * workers))))))
+    return list(points.split(max(1, min(batch, -(-len(points) // (PIECES * workers))))))
 
 
 def _forks() -> bool:
