@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
 from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.verification._incomplete import Attack, Bound, TimedBound
 
@@ -28,6 +29,8 @@ Incomplete = Attack | Bound | TimedBound
 PASSES = 100
 #: A forward pass with its gradient costs as much as so many without.
 GRADIENT = 3
+#: A pass of a bound that works on few inputs between two looks at the clock costs as much as so many of others.
+TIMED = 10
 
 
 def passes(stage: Incomplete, rows: int) -> int:
@@ -35,9 +38,8 @@ def passes(stage: Incomplete, rows: int) -> int:
     method = stage.method
     if isinstance(method, PGD | APGD):
         return GRADIENT * method.steps * method.restarts
-    if isinstance(method, Alpha | SDP):
-        return PASSES + GRADIENT * method.steps * rows
-    return PASSES if isinstance(stage, Bound) else PASSES * PASSES
+    steps = method.steps if isinstance(method, Alpha | SDP | Moments) else 0
+    return (PASSES + GRADIENT * steps * rows) * (TIMED if isinstance(stage, TimedBound) else 1)
 
 
 def merged(stages: Sequence[Incomplete], decided: Mapping[str, int], rows: int) -> tuple[Incomplete, ...]:
@@ -48,12 +50,12 @@ def merged(stages: Sequence[Incomplete], decided: Mapping[str, int], rows: int) 
     lists = [[stage for stage in stages if isinstance(stage, Attack) is kind] for kind in (False, True)]
     found: list[Incomplete] = []
     while any(lists):
-        best = max((part for part in lists if part), key=lambda part: _worth(part, decided, rows))
+        best = max((part for part in lists if part), key=lambda part: _ratio(part, decided, rows))
         found.append(best.pop(0))
     return tuple(found)
 
 
-def _worth(stages: Sequence[Incomplete], decided: Mapping[str, int], rows: int) -> tuple[float, int]:
+def _ratio(stages: Sequence[Incomplete], decided: Mapping[str, int], rows: int) -> tuple[float, int]:
     """The largest ratio of inputs decided and cost that a beginning of the verifiers has, and minus the cost of the first."""
     ratios, gain, cost = [], 0, 0
     for stage in stages:
