@@ -34,7 +34,8 @@ class KW(Bounding):
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
     ) -> UnitBounds:
         """Bounds of all units; where rounding is charged, of stable units whatever shows that they are."""
-        loose = executed is not None
+        # The relaxation of a max pool depends on all of its inputs.
+        loose = executed is not None and not net.graph.max_pools
         how = Tightening(rule="parallel", intervals=self.intervals, loose=loose, budget=self.budget)
         return unit_bounds(net, x, ball, how, executed)
 
