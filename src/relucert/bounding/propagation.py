@@ -17,7 +17,7 @@ from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, char
 from relucert.bounding.rounding import Charge, Margins, lowered
 from relucert.core.ball import Ball
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import offset_of_rows, one_hot, transpose_rows
+from relucert.networks.affine_map import matrix_rows, offset_of_rows, one_hot, transpose_rows
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import BackwardRule, Graph, Node, propagate_back
 
@@ -138,14 +138,11 @@ class LinearBound(BackwardRule[Tensor]):
         if charge is not None:
             cost = charge.drift.gather(2, units.unsqueeze(1).expand(-1, 2, -1)).mT
             self.cost = torch.cat([cost, cost], 1) if negated else cost.clone()
-        op = graph[node].op
-        matrix = op.matrix() if isinstance(op, Affine) and len(op.in_shapes[0]) == 1 else None
-        if matrix is None:
+        known = matrix_rows(graph, node, units)
+        if known is None:
             picked = one_hot(units, graph[node].shape, self.low.dtype)
             return node, torch.cat([picked, -picked], 1) if negated else picked
-        rows, added = matrix[units], op.offset(self.low).flatten()[units]
-        if negated:
-            rows, added = torch.cat([rows, -rows], 1), torch.cat([added, -added], 1)
+        rows, added = (torch.cat([part, -part], 1) for part in known) if negated else known
         self.shift(added, added, 0)
         return graph[node].inputs[0], rows
 

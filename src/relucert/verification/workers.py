@@ -66,7 +66,7 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Iter
     An error of a worker is raised here, with the worker's traceback. When the iteration is interrupted, answers that have
     arrived are given first. Whenever it ends, by an error or an interruption too, all workers are ended.
     """
-    context = multiprocessing.get_context("fork" if _forks() else "spawn")
+    context = multiprocessing.get_context("fork") if _forks() else multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(min(workers, len(pieces)))]
     threads = max(1, torch.get_num_threads() // max(1, len(pairs)))
     ours = [pair[0] for pair in pairs]
