@@ -108,10 +108,10 @@ def test_an_interruption_gives_what_has_arrived_and_ends_workers():
 @pytest.mark.parametrize("method", ["kw", "crown", "auto"])
 def test_verdicts_do_not_depend_on_workers(method):
     net, ball = network("cnn", torch.float32), rc.Ball(math.inf, 0.02)
-    x = inputs(net, 12)
+    x = inputs(net, 6)
     y = net.predict(x)
     y[3] = (y[3] + 1) % net.classes
-    alone, shared = (rc.certify(net, x, y, ball, method, batch=4, workers=count) for count in (1, 2))
+    alone, shared = (rc.certify(net, x, y, ball, method, batch=2, workers=count) for count in (1, 2))
     assert alone.verdict == shared.verdict
     assert alone.verdict[3] is rc.Verdict.MISCLASSIFIED
     assert alone.method == shared.method

@@ -17,7 +17,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ Answer = TypeVar("Answer")
 #: Answers about the points with these numbers, each as soon as it is known; picklable, and so are the answers.
 Solve = Callable[[Tensor], Iterator[Answer]]
 
+DEAD = "a worker has died; points that were decided are kept, run again to go on"
 PIECES = 3  # of each worker, if the points are many
 WORTH = 1.0  # seconds of remaining work that are worth the start of workers
 
@@ -60,7 +62,7 @@ def answers(
         yield from solve(piece)
 
 
-def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Iterator[Answer]:
+def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Generator[Answer, None, None]:
     """The answers about all pieces by several processes, in no particular order.
 
     An error of a worker is raised here, with the worker's traceback. When the iteration is interrupted, answers that have
@@ -68,7 +70,6 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Iter
     """
     context = multiprocessing.get_context("fork") if _forks() else multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(min(workers, len(pieces)))]
-    threads = max(1, torch.get_num_threads() // max(1, len(pairs)))
     ours = [pair[0] for pair in pairs]
     crew = []
     waiting = list(reversed(pieces))
@@ -76,13 +77,16 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Iter
         for i, (_, theirs) in enumerate(pairs):
             # A fork has the other ends as well: closed, so that a worker sees it when this process ends.
             others = [*ours, *(pair[1] for pair in pairs[:i] + pairs[i + 1 :])] if _forks() else []
-            process = context.Process(target=_work, args=(solve, theirs, others, threads), daemon=True)
-            process.start()
+            process = context.Process(target=_work, args=(solve, theirs, others), daemon=True)
+            with warnings.catch_warnings():
+                # Python warns of forks beside threads; those of torch are not used again in a fork with one thread.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
             crew.append(process)
         for pair in pairs:
             pair[1].close()
         for end in ours:
-            end.send(waiting.pop())
+            _give(end, waiting.pop())
         yield from _received(ours, waiting)
         for process in crew:
             process.join()
@@ -118,10 +122,18 @@ def _received(ends: Sequence[Connection], waiting: list[Tensor]) -> Iterator[Any
             elif kind == "error":
                 raise what
             elif waiting:
-                end.send(waiting.pop())
+                _give(end, waiting.pop())
             else:
-                end.send(None)
+                _give(end, None)
                 open_.remove(end)
+
+
+def _give(end: Connection, piece: Tensor | None) -> None:
+    """Give a worker its next piece, or None if there is no more."""
+    try:
+        end.send(None if piece is None else piece.tolist())
+    except (BrokenPipeError, ConnectionResetError):
+        raise RunError(DEAD) from None
 
 
 def _message(end: Connection) -> tuple[str, Any]:
@@ -129,11 +141,10 @@ def _message(end: Connection) -> tuple[str, Any]:
     try:
         return pickle.loads(end.recv_bytes())
     except (EOFError, ConnectionResetError):
-        error = RunError("a worker has died; points that were decided are kept, run again to go on")
-        return "error", error
+        return "error", RunError(DEAD)
 
 
-def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection], threads: int) -> None:
+def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection]) -> None:
     """A worker: answer pieces until there are none. An interruption is left to the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the program may do in its place
@@ -145,9 +156,9 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection], thre
         end.send_bytes(pickle.dumps((kind, what)))
 
     try:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         while (piece := end.recv()) is not None:
-            for answer in solve(piece):
+            for answer in solve(torch.tensor(piece)):
                 tell("answer", answer)
             tell("done")
     except (EOFError, BrokenPipeError, ConnectionResetError):
