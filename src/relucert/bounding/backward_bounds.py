@@ -279,6 +279,8 @@ class BackwardBounds:
             if wide == 0:
                 return
             batch = order[start : start + max(1, at_once // wide)]
+            # Examples with fewer than half as many units would mostly have rows that fill up the table.
+            batch = batch[2 * counts[batch] >= wide]
             start += len(batch)
             # The needed units of each example first.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
