@@ -15,9 +15,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relucert.bounding._shallow_bounds import ShallowBound, nearest, shallow_range
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Functional, Relaxations, pull_back_units
+from relucert.bounding.propagation import (
+    Functional,
+    Relaxations,
+    ShallowBound,
+    nearest,
+    pull_back_units,
+    shallow_range,
+)
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.bounding.rounding import RAISED, Charge, Magnitudes, Rounding, lowered
 from relucert.core.ball import Ball
