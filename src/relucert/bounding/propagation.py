@@ -2,9 +2,9 @@
 
 Kolter-Wong, CROWN and alpha-CROWN differ only in the linear relaxations of the ReLUs.
 
-Shallow bounds go through the nearest switching nodes alone: at the switching nodes before these, functionals are bounded over
-the intervals of the values there. That costs one or two products instead of one for every layer down to the input, and shows most
-units to be stable that intervals alone do not.
+Shallow bounds go through the nearest switching nodes alone: at the switching nodes before these, functionals are bounded
+over the intervals of the values there. That costs one or two products instead of one for every layer down to the input, and
+shows most units to be stable that intervals alone do not.
 """
 
 from __future__ import annotations

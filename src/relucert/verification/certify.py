@@ -86,8 +86,6 @@ def decide_by(
         if workers is not None and workers > 1:
             raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
         workers = 1
-    if len(query) <= batch and workers in (None, 1):
-        return decide(query, verifier, budget, batch)
     share = _Decide(query, verifier, budget)
     return answers(share, torch.arange(len(query)), batch, workers, batches(verifier))
 

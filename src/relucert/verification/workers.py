@@ -5,8 +5,11 @@ network and data in its memory already; where processes cannot be forked it is a
 pickled. Pieces go to whichever worker is free, so answers come in no particular order, each as soon as it is known. The
 answers themselves do not depend on the number of workers.
 
+This process, too, answers with one thread: two threads of torch beside any other load wait for each other most of the time.
+
 By default (`workers` None) the first piece is answered in this process. Where the others will take longer than `WORTH` seconds
-at its pace, and torch may use several threads, as many workers share them.
+at its pace, and torch may use several threads, as many workers share them. The first piece is a batch; where there is no more
+than a batch, and torch has more than `FEW` threads, it is a share of the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ Solve = Callable[[Tensor], Iterator[Answer]]
 
 DEAD = "a worker has died; points that were decided are kept, run again to go on"
 PIECES = 3  # of each worker, if the points are many
-WORTH = 1.0  # seconds of remaining work that are worth the start of workers
+FEW = 2  # threads that are too few for sharing out a single batch
+WORTH = 2.0  # seconds of remaining work that are worth the start of workers
 
 
 def answers(
@@ -50,16 +54,31 @@ def answers(
     if workers is not None and workers > 1:
         yield from spread(solve, _pieces(points, batch * batches, workers), workers)
         return
-    first, rest = points[:batch], points[batch:]
-    started = time.monotonic()
-    yield from solve(first)
-    pace = (time.monotonic() - started) / len(first)
     crew = 1 if workers == 1 else _default()
+    count = batch if len(points) > batch or crew <= FEW else -(-len(points) // crew)
+    first, rest = points[:count], points[count:]
+    started = time.monotonic()
+    yield from single_threaded(solve(first))
+    pace = (time.monotonic() - started) / len(first)
     if crew > 1 and len(rest) * pace > WORTH:
         yield from spread(solve, _pieces(rest, batch * batches, crew), crew)
         return
     for piece in rest.split(batch * batches) if len(rest) else ():
-        yield from solve(piece)
+        yield from single_threaded(solve(piece))
+
+
+def single_threaded(found: Iterator[Answer]) -> Iterator[Answer]:
+    """The same, with one thread of torch for what happens between two answers."""
+    while True:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            answer = next(found)
+        except StopIteration:
+            return
+        finally:
+            torch.set_num_threads(threads)
+        yield answer
 
 
 def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Generator[Answer, None, None]:
