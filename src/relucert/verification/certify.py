@@ -23,10 +23,10 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import Network, outside_inference, single_threaded
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
-from relucert.verification.workers import answers
+from relucert.verification.workers import FEW, answers
 
 
 @outside_inference
@@ -86,6 +86,9 @@ def decide_by(
         if workers is not None and workers > 1:
             raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
         workers = 1
+    few = workers == 1 or (workers is None and torch.get_num_threads() <= FEW)
+    if few and len(query) <= batch:
+        return single_threaded(decide(query, verifier, budget, batch))
     share = _Decide(query, verifier, budget)
     return answers(share, torch.arange(len(query)), batch, workers, batches(verifier))
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput, RelucertError, RunError
+from relucert.networks.network import single_threaded
 
 Answer = TypeVar("Answer")
 #: Answers about the points with these numbers, each as soon as it is known; picklable, and so are the answers.
@@ -65,20 +66,6 @@ def answers(
         return
     for piece in rest.split(batch * batches) if len(rest) else ():
         yield from single_threaded(solve(piece))
-
-
-def single_threaded(found: Iterator[Answer]) -> Iterator[Answer]:
-    """The same, with one thread of torch for what happens between two answers."""
-    while True:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            answer = next(found)
-        except StopIteration:
-            return
-        finally:
-            torch.set_num_threads(threads)
-        yield answer
 
 
 def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Generator[Answer, None, None]:
