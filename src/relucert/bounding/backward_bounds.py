@@ -304,14 +304,14 @@ def tightened(
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds (batch, units) with those of the chosen units replaced by new ones (n, rows).
 
-    With `keep`, the tighter of old and new bounds stays. Rows that are not needed change nothing.
+    With `keep`, the tighter of old and new bounds stays; what is not a number is none. Rows that are not needed change nothing.
     """
     batch, units, needed = chosen
     place = (batch[:, None].expand_as(units), units)
     low, high = (bound[place] for bound in known)
     below, above = new
     if keep:
-        below, above = torch.maximum(below, low), torch.minimum(above, high)
+        below, above = torch.fmax(below, low), torch.fmin(above, high)
     return (
         known[0].index_put(place, torch.where(needed, below, low)),
         known[1].index_put(place, torch.where(needed, above, high)),
