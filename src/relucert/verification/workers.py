@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 Solve = Callable[[Tensor], Iterator[Answer]]
 
 DEAD = "a worker has died; points that were decided are kept, run again to go on"
-PIECES = 3  # of each worker, if the points are many
+LEAST = 4  # points of a piece, if there are so many
 FEW = 2  # threads that are too few for sharing out a single batch
 WORTH = 2.0  # seconds of remaining work that are worth the start of workers
 
@@ -176,9 +176,14 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection]) -> N
         tell("error", RunError(f"a worker has failed:\n{traceback.format_exc()}"))
 
 
-def _pieces(points: Tensor, batch: int, workers: int) -> list[Tensor]:
-    """A few pieces for each worker, so that the last piece is short."""
-    return list(points.split(max(1, min(batch, -(-len(points) // (PIECES * workers))))))
+def _pieces(points: Tensor, most: int, workers: int) -> list[Tensor]:
+    """Pieces of at most so many points, each a share of what is left, so that the last ones are short."""
+    pieces = []
+    while len(points):
+        size = min(most, max(LEAST, -(-len(points) // (2 * workers))))
+        pieces.append(points[:size])
+        points = points[size:]
+    return pieces
 
 
 def _forks() -> bool:
