@@ -22,6 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -110,21 +111,12 @@ def _received(ends: Sequence[Connection], waiting: list[Tensor]) -> Iterator[Any
     """The answers of the workers at the other ends, which get further pieces when they are done with one."""
     open_ = list(ends)
     while open_:
-        try:
-            ready = wait(open_)
-        except KeyboardInterrupt:
-            for end in open_:
-                while end.poll():
-                    kind, what = _message(end)
-                    if kind != "answer":
-                        break
-                    yield what
-            raise
-        for end in ready:
-            assert isinstance(end, Connection)
-            kind, what = _message(end)
+        messages, interrupted = _messages(open_)
+        for end, kind, what in messages:
             if kind == "answer":
                 yield what
+            elif interrupted:
+                continue
             elif kind == "error":
                 raise what
             elif waiting:
@@ -132,6 +124,39 @@ def _received(ends: Sequence[Connection], waiting: list[Tensor]) -> Iterator[Any
             else:
                 _give(end, None)
                 open_.remove(end)
+        if interrupted:
+            raise KeyboardInterrupt
+
+
+def _messages(ends: Sequence[Connection]) -> tuple[list[tuple[Connection, str, Any]], bool]:
+    """The next messages of workers, and whether waiting for them was interrupted; then all messages that have arrived."""
+    found: list[tuple[Connection, str, Any]] = []
+    try:
+        ready = wait(ends)
+        with _uninterrupted():
+            found += [(end, *_message(end)) for end in ends if end in ready]
+    except KeyboardInterrupt:
+        with _uninterrupted():
+            for end in ends:
+                while end.poll():
+                    found.append((end, *_message(end)))
+                    if found[-1][1] == "error":
+                        break
+        return found, True
+    return found, False
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A message is read as a whole: Ctrl-C waits until then, where the system allows that."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _give(end: Connection, piece: Tensor | None) -> None:
