@@ -37,6 +37,7 @@ Answer = TypeVar("Answer")
 Solve = Callable[[Tensor], Iterator[Answer]]
 
 DEAD = "a worker has died; points that were decided are kept, run again to go on"
+MOST = 8  # workers by default
 LEAST = 4  # points of a piece, if there are so many
 FEW = 2  # threads that are too few for sharing out a single batch
 WORTH = 2.0  # seconds of remaining work that are worth the start of workers
@@ -217,6 +218,9 @@ def _forks() -> bool:
 
 
 def _default() -> int:
-    """The number of workers by default: as many as torch has threads, where processes fork and may have children."""
+    """The number of workers by default: as many as torch has threads, where processes fork and may have children.
+
+    At most `MOST`, since each has temporaries of its own.
+    """
     alone = not _forks() or multiprocessing.current_process().daemon
-    return 1 if alone else torch.get_num_threads()
+    return 1 if alone else min(MOST, torch.get_num_threads())
