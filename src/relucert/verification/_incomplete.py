@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
@@ -237,18 +237,33 @@ def _margins(query: Query, method: Bounding, net: Network, x: Float[Tensor, " ba
     """The margins of all inputs by a bounding method, in the dtype of x.
 
     Cheaper methods that the method contains go first, each from the pre-activation bounds of the one before it; inputs that
-    they prove are left out later.
+    they prove are left out later, and so are rows of other inputs that they prove for the executed network as well.
     """
     best = x.new_full((*query.prop.offsets.shape, 3), -math.inf)
     open_ = torch.arange(len(x), device=x.device)
     known: UnitBounds | None = None
     for stage in (*method.contains, method):
-        ball, prop = query.ball.restrict(open_), query.prop.restrict(open_).to(x.dtype)
+        rows, needed = _unproved(best[open_])
+        ball, prop = query.ball.restrict(open_), query.prop.restrict(open_).select(rows).to(x.dtype)
         known = stage.start(net, x[open_], ball, query.net.dtype) if known is None else known
         known, margins = stage.prove(net, known, x[open_], ball, prop)
-        best[open_] = torch.fmax(best[open_], margins.stacked())
+        places = rows.unsqueeze(2).expand(-1, -1, 3)
+        before = best[open_].gather(1, places)
+        # Rows that only fill up the table change nothing: answers must be independent of batch composition.
+        after = torch.where(needed.unsqueeze(2), torch.fmax(before, margins.stacked()), before)
+        best[open_] = best[open_].scatter(1, places, after)
         left = (~query.proves(best[open_][..., 1:]).all(1)).nonzero()[:, 0]
         open_, known = open_[left], known.restrict(left)
         if len(open_) == 0:
             break
     return Margins.unstacked(best)
+
+
+def _unproved(
+    margins: Float[Tensor, " batch specs 3"],
+) -> tuple[Int[Tensor, " batch some"], Bool[Tensor, " batch some"]]:
+    """The rows of each input that are not proved for the executed network, and which of the table's rows are such ones."""
+    needed = ~(margins[..., 2] > 0)
+    count = max(1, int(needed.sum(1).max()))
+    rows = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    return rows, needed.gather(1, rows)
