@@ -42,7 +42,7 @@ Stage = Attack | Bound | TimedBound | BaB
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
-CHEAP_BOUND = Bound(CROWN())
+CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
 
 

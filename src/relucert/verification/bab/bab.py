@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
+from relucert.verification.bab._ball_alone import better_of_both
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
@@ -199,19 +201,9 @@ class _Search:
 
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        budget, found = self.method.budget, []
+        found = []
         for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
-            left = min(float(self.limit[some].sum()), self.budget.left)
-            method = Alpha(budget=budget)
-            if self.ball.p == 2:
-                # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
-                steps = SDP.steps if self.query.row_margins is None else 0
-                method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
-            if left <= 0:
-                method = CROWN(budget=budget)
-            x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
-            known = method.start(self.double, x, ball, self.query.net.dtype)
-            found.append(method.prove(self.double, known, x, ball, prop))
+            found.append(better_of_both(self.query.restrict(some), partial(self._root, some)))
         inputs, logits = (
             {
                 index: Interval(
@@ -224,6 +216,19 @@ class _Search:
         rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
         margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
         return UnitBounds(inputs, logits[0], rounding), margins
+
+    def _root(self, some: Tensor, query: Query) -> tuple[UnitBounds, Margins]:
+        """Pre-activation bounds and margins over the balls of a query about the points `some`, or some of these."""
+        budget, left = self.method.budget, min(float(self.limit[some].sum()), self.budget.left)
+        method = Alpha(budget=budget)
+        if self.ball.p == 2:
+            # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
+            steps = SDP.steps if self.query.row_margins is None else 0
+            method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
+        if left <= 0:
+            method = CROWN(budget=budget)
+        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
+        return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
