@@ -42,12 +42,14 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._ball_alone import better_of_both
+from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
+_LONG = 6  # times the steps, before the first split
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
 
 
@@ -177,7 +179,6 @@ class _Search:
         """
         started = time.monotonic()
         bounds, margins = self._whole()
-        inputs = bounds.inputs
         self.margins = torch.stack([margins.real, margins.executed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -189,8 +190,9 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins, margins.computed)
         places = open_.nonzero()
         self.owner = places[:, 0]
-        self.parts = SubProblems(self.query, bounds, self.owner, places[:, 1], self.method.rate, self.method.candidates)
-        unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
+        balls = UnitBalls.around(self.query, bounds, self.owner.unique(), self.budget)
+        self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
+        unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
         self.problems = [_Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
@@ -201,9 +203,10 @@ class _Search:
 
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        found = []
-        for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
-            found.append(better_of_both(self.query.restrict(some), partial(self._root, some)))
+        found = [
+            better_of_both(self.query.restrict(some), partial(self._root, some))
+            for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x)))
+        ]
         inputs, logits = (
             {
                 index: Interval(
@@ -255,7 +258,8 @@ class _Search:
             for point in self.owner[which][over & ~late].tolist():
                 self.found.reasons.setdefault(point, Reason.NODES)
             if bool((~over).any()):
-                self._bound(which[~over], start.restrict(~over), steps=2 * self.method.steps)
+                start = self.parts.compare(which[~over], start.restrict(~over), _LONG * self.method.steps)
+                self._bound(which[~over], start, steps=2 * self.method.steps)
             self._charge(started, which)
 
     def _leave(self, which: Tensor, splits: Tensor) -> None:
