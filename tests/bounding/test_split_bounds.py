@@ -73,7 +73,7 @@ class Recorder(ForwardRule[Tensor]):
         return node.op.apply(value)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @MODES
@@ -108,6 +108,7 @@ def children(parts: SubProblems, found: AscentResult, leaves: Leaves, sign: int)
     return parts.ascend(torch.arange(2), parts.split(parents, found.units[:, 0].clamp(min=0), sign), 0)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ZOO)
 @MODES
 def test_a_split_never_makes_a_bound_worse(name: str, over_balls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +128,7 @@ def test_a_split_never_makes_a_bound_worse(name: str, over_balls: bool, monkeypa
         leaves = parts.split(Leaves(leaves.splits, found.slopes, found.betas), found.units[:, 0], 1)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ZOO)
 def test_over_balls_nothing_is_lost(name: str) -> None:
     margins = []
@@ -137,6 +139,7 @@ def test_over_balls_nothing_is_lost(name: str) -> None:
     assert bool((margins[1] >= margins[0] - 1e-9).all())
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("box", [None, (0.0, 1.0)])
 def test_branch_and_bound_over_balls_finds_the_truth(seed: int, box: tuple[float, float] | None, monkeypatch) -> None:

@@ -148,10 +148,14 @@ class Bound(_Named):
 
 @dataclass(frozen=True)
 class TimedBound(_Named):
-    """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock."""
+    """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock.
+
+    `alone` is that of `Bound`.
+    """
 
     method: SDP | Moments
     chunk: int
+    alone: bool = True
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """As `Bound`, in the seconds that the inputs have left."""
@@ -161,7 +165,8 @@ class TimedBound(_Named):
             if budget.over:
                 found = Outcome.nothing(part.x).decisions(range(len(part)), spec(self.method), part.x.dtype)
             else:
-                found = bounded(part, replace(self.method, seconds=max(0.0, left)), spec(self.method))
+                method = replace(self.method, seconds=max(0.0, left))
+                found = bounded(part, method, spec(self.method), alone=self.alone)
             for decision in found:
                 yield replace(decision, index=start + decision.index)
             start += len(part)

@@ -65,9 +65,12 @@ class Auto(Method):
 
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
-        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        # Without the box bounds are seldom better: branch and bound, the last, looks at that.
+        bounds: tuple[Stage, ...] = (Bound(Alpha(), alone=False),)
+        if p == 2:
+            bounds = (*bounds, TimedBound(SDP(), SDP_CHUNK, alone=False))
         if single:
-            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
+            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK, alone=False))
         last = BaB(nodes=self.nodes)
         if not about_class:
             return CHEAP_BOUND, *bounds, last

@@ -228,7 +228,8 @@ class _Search:
             # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
             steps = SDP.steps if self.query.row_margins is None else 0
             method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
-        if left <= 0:
+        alone = query.ball.box is None and self.ball.box is not None  # seldom better, and other norms gain least
+        if left <= 0 or (alone and self.ball.p != 2):
             method = CROWN(budget=budget)
         known = method.start(query.double, query.wide, query.ball, query.net.dtype)
         return method.prove(query.double, known, query.wide, query.ball, query.prop)
