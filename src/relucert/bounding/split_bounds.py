@@ -243,7 +243,7 @@ def ascend(
         units = torch.full((len(problems), options.candidates), -1)
         if bound.relus:
             units = _branching_scores(bound, options.candidates)
-    slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (bound.slopes, bound.betas))
+    slopes, betas = bound.kept()
     return AscentResult(margin, executed, slopes, betas, point[:, 0], units)
 
 
@@ -277,6 +277,7 @@ class _SplitBound:
             }
         self.seen: dict[int, dict[str, Tensor]] = {node.index: {} for node in self.relus}
         self.functional: Functional | None = None
+        self.best: tuple[Tensor, Numbers, Numbers] | None = None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Margins (problems,), and what is proved of them (problems, 2): for real arithmetic, and for the executed network."""
@@ -291,7 +292,30 @@ class _SplitBound:
             network, row = problems.reduced
             self.functional = network.pull_back(row, relaxations, problems.x.shape[1:], charge)
         found = self.functional.margins(problems.x, problems.ball).plus(problems.prop.offsets)
+        if problems.balls is not None:
+            self._keep(found.real[:, 0].detach())
         return found.computed[:, 0], found.stacked()[:, 0, 1:]
+
+    @torch.no_grad()
+    def _keep(self, margin: Float[Tensor, " problems"]) -> None:
+        """Keep the slopes and multipliers of the best bound of every subproblem so far."""
+        now = [{i: value.detach() for i, value in part.items()} for part in (self.slopes, self.betas)]
+        if self.best is None:
+            self.best = margin, *({i: value.clone() for i, value in part.items()} for part in now)
+            return
+        last, *parts = self.best
+        better = margin > last
+        kept = [
+            {i: torch.where(better[:, None], new[i], old[i]) for i in new} for new, old in zip(now, parts, strict=True)
+        ]
+        self.best = torch.where(better, margin, last), *kept
+
+    def kept(self) -> tuple[Numbers, Numbers]:
+        """Slopes and multipliers for subproblems to start from: over balls those of the best bound, else the last."""
+        if self.best is not None:
+            return self.best[1], self.best[2]
+        slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (self.slopes, self.betas))
+        return slopes, betas
 
     def _relaxed(self, node: Node[ReLU]) -> SplitRelaxation | SplitBallRelaxation:
         """The relaxation of a layer of ReLUs at the current slopes and multipliers."""

@@ -2,8 +2,8 @@
 
 A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
 from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point. Of every point only
-the units that are unstable over its whole ball are stored. Any slopes and multipliers give sound bounds, so half and single
-precision suffice for the values from which dual ascent starts.
+the units that are unstable over its whole ball are stored. Any slopes and multipliers give sound bounds, so single
+precision suffices for the values from which dual ascent starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from relucert.networks.traversal import Node
 from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.verifier import Query, SavedSubproblems
 
-KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float32))
+KINDS = (("signs", torch.int8), ("slopes", torch.float32), ("betas", torch.float32))
 
 
 class Leaves(NamedTuple):
