@@ -50,6 +50,14 @@ class Leaves(NamedTuple):
         splits, slopes, betas = ({node: value[index] for node, value in part.items()} for part in self)
         return Leaves(splits, slopes, betas)
 
+    def updated(self, places: Int[Tensor, " n"], found: AscentResult) -> Leaves:
+        """The same with the slopes and multipliers of an ascent at some places."""
+        slopes, betas = (
+            {node: value.index_copy(0, places, new[node]) for node, value in old.items()}
+            for old, new in ((self.slopes, found.slopes), (self.betas, found.betas))
+        )
+        return Leaves(self.splits, slopes, betas)
+
 
 @dataclass(eq=False)
 class SubProblems:
@@ -146,7 +154,7 @@ class SubProblems:
     def compare(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> Leaves:
         """Decide for problems that are new whether balls give better bounds than boxes alone, by their first subproblem.
 
-        The subproblems come back, those over balls with slopes that are optimised already.
+        The subproblems come back with slopes and multipliers to start from; balls are worth three times the `steps`.
         """
         first: dict[int, int] = {}
         for place in (~self._compared[which]).nonzero()[:, 0].tolist():
@@ -154,21 +162,24 @@ class SubProblems:
             if self.balls.known(point) and self._reduced(point) is not None:
                 first.setdefault(int(which[place]), place)
         self._compared[which], some = True, torch.tensor([*first.values()], dtype=torch.long)
-        if not len(some):
-            return leaves
-        boxes = self.ascend(which[some], leaves.restrict(some), steps)
-        self.over_balls[which[some]] = True
         unknown = {index: torch.full_like(value, math.nan) for index, value in leaves.slopes.items()}
-        start = leaves._replace(slopes=unknown)
-        balls = self.ascend(which[some], start.restrict(some), steps)
-        better = balls.margin > boxes.margin
-        self.over_balls[which[some[~better]]] = False
-        over = self.over_balls[which]
-        slopes = {}
-        for index, value in leaves.slopes.items():
-            fresh = torch.full_like(value, math.nan).index_copy(0, some, balls.slopes[index])
-            slopes[index] = torch.where(over.reshape(-1, *[1] * (value.dim() - 1)), fresh, value)
-        return leaves._replace(slopes=slopes)
+        over = leaves._replace(slopes=unknown)
+        if len(some):
+            boxes = self.ascend(which[some], leaves.restrict(some), steps)
+            self.over_balls[which[some]] = True
+            balls = self.ascend(which[some], over.restrict(some), steps)
+            better = balls.margin > boxes.margin
+            self.over_balls[which[some]] = better
+            leaves, over = (part.updated(some, found) for part, found in ((leaves, boxes), (over, balls)))
+            if bool(better.any()):
+                some = some[better]
+                over = over.updated(some, self.ascend(which[some], over.restrict(some), 2 * steps))
+        mask = self.over_balls[which]
+        slopes, betas = (
+            {i: torch.where(mask.reshape(-1, *[1] * (value.dim() - 1)), new[i], value) for i, value in old.items()}
+            for new, old in ((over.slopes, leaves.slopes), (over.betas, leaves.betas))
+        )
+        return Leaves(leaves.splits, slopes, betas)
 
     def ascend(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> AscentResult:
         """Bounds of subproblems of the problems `which`, one point after the other, over balls or over boxes alone."""

@@ -49,7 +49,6 @@ from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
-_LONG = 6  # times the steps, before the first split
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
 
 
@@ -259,7 +258,7 @@ class _Search:
             for point in self.owner[which][over & ~late].tolist():
                 self.found.reasons.setdefault(point, Reason.NODES)
             if bool((~over).any()):
-                start = self.parts.compare(which[~over], start.restrict(~over), _LONG * self.method.steps)
+                start = self.parts.compare(which[~over], start.restrict(~over), 2 * self.method.steps)
                 self._bound(which[~over], start, steps=2 * self.method.steps)
             self._charge(started, which)
 
