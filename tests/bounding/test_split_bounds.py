@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oracles import enumerate_distance, small_fc
 from relucert.bounding import split_bounds
+from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.ball import Ball
@@ -160,3 +161,36 @@ def test_branch_and_bound_over_balls_finds_the_truth(seed: int, box: tuple[float
             query = Query.of(net, x, y, Ball(2.0, factor * truth, box))
             (decision,) = BaB().decide(query, Budget())
             assert decision.verdict.name == verdict
+
+
+def test_bounds_that_exclude_the_input_give_no_balls() -> None:
+    net = network("fc deep")
+    x = inputs(net, 2)
+    query = Query.of(net, x, net.predict(x), Ball(2.0, 0.3))
+    bounds = CROWN().start(query.double, query.wide, query.ball, net.dtype)
+    first = net.relus[0].index
+    values = preactivations(net, x)[0, : bounds.inputs[first].lower[0].numel()]
+    unit = int((bounds.inputs[first].unstable[0].flatten() & (values > 0)).nonzero()[0])
+    upper = bounds.inputs[first].upper.clone()
+    upper[0].view(-1)[unit] = 0.0  # the part of the first ball where a unit is inactive that is active at x
+    part = bounds.improved({**bounds.inputs, first: Interval(bounds.inputs[first].lower, upper)})
+    balls = UnitBalls.around(query, part, torch.arange(2), Budget())
+    assert not balls.known(0)
+    assert balls.known(1)
+    assert torch.equal(balls.bounds.inputs[first].upper[0], upper[0])
+
+
+def test_an_open_point_has_the_margin_of_its_worst_subproblem() -> None:
+    net = network("cnn")
+    x = inputs(net, 2)
+    query = Query.of(net, x, net.predict(x), Ball(2.0, 0.5))
+    margins = []
+    for nodes in (1, 12):
+        found = {one.index: one for one in BaB(nodes=nodes, descent=0, candidates=1).decide(query, Budget())}
+        margins.append(torch.tensor([found[point].margin for point in range(2)]))
+        assert all(one.verdict.name != "ROBUST" for one in found.values())
+    assert bool((margins[1] >= margins[0]).all())
+    assert bool((margins[1] > margins[0] + 1e-4).any())
+    points = query.ball.sample(query.wide, torch.Generator().manual_seed(0), 500).transpose(0, 1)
+    truth = query.prop.margins(net(points.flatten(0, 1)).unflatten(0, points.shape[:2])).amin((0, 2))
+    assert bool((margins[1] <= truth).all())

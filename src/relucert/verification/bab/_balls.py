@@ -35,7 +35,10 @@ class UnitBalls:
     @staticmethod
     @torch.no_grad()
     def around(query: Query, bounds: UnitBounds, points: Int[Tensor, " n"], budget: Budget) -> UnitBalls:
-        """The balls of some points of a query, in l2 and as long as there is time, and bounds that are no wider than these."""
+        """The balls of some points of a query, in l2 and as long as there is time, and bounds that are no wider than these.
+
+        `bounds` must hold over the ball or over a part of it; in a part that does not hold x units have no balls.
+        """
         moved: list[Deviations] = []
         place: dict[int, tuple[int, int]] = {}
         inputs = dict(bounds.inputs)
@@ -44,11 +47,20 @@ class UnitBalls:
                 break
             piece = query.restrict(some)
             own = deviations(query.double, piece.wide, piece.ball, bounds.restrict(some))
-            place |= {point: (len(moved), position) for position, point in enumerate(some.tolist())}
+            # Moves are measured from the values at x: bounds that x itself violates are those of a part of the ball.
+            holds = torch.ones(len(some), dtype=torch.bool)
+            for index, value in own.centres.items():
+                within = bounds.inputs[index].restrict(some)
+                holds &= ((value >= within.lower) & (value <= within.upper)).flatten(1).all(1)
+            inside = holds.nonzero()[:, 0]
+            place |= {int(some[position]): (len(moved), position) for position in inside.tolist()}
             moved.append(own)
             for index, within in own.inputs.items():
-                low, high = inputs[index].lower, inputs[index].upper
-                inputs[index] = Interval(low.index_copy(0, some, within.lower), high.index_copy(0, some, within.upper))
+                tighter = within.restrict(inside)
+                inputs[index] = Interval(
+                    inputs[index].lower.index_copy(0, some[inside], tighter.lower),
+                    inputs[index].upper.index_copy(0, some[inside], tighter.upper),
+                )
         return UnitBalls(bounds.improved(inputs), moved, place)
 
     def known(self, point: int) -> bool:

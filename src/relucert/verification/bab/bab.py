@@ -22,7 +22,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -45,6 +45,7 @@ from relucert.verification.bab._ball_alone import better_of_both
 from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._problem import Problem
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
@@ -91,21 +92,6 @@ class BaB(Method):
         return _Search(query, self, budget).run()
 
 
-@dataclass(eq=False)
-class _Problem:
-    """One point and one row of its property: its open subproblems (margin, order of arrival, slot), worst first."""
-
-    point: int
-    row: int
-    leaves: list[tuple[float, int, int]] = field(default_factory=list)
-    closed: bool = False
-    proved: list[float] = field(default_factory=lambda: [math.inf, math.inf])
-
-    def close(self, margin: float, executed: float) -> None:
-        """A subproblem is proved: the problem's margins are the smallest of its subproblems'."""
-        self.proved = [min(self.proved[0], margin), min(self.proved[1], executed)]
-
-
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
@@ -119,8 +105,8 @@ class _Search:
         self.given_up, self.reported, self.stuck, self.saved = none, none.clone(), none.clone(), none.clone()
         self.ended: dict[int, list[SavedSubproblems]] = {}
         self.arrived, self.pace = 0, 0.0
-        self.problems: list[_Problem] = []
-        self.of: dict[int, list[_Problem]] = {}
+        self.problems: list[Problem] = []
+        self.of: dict[int, list[Problem]] = {}
 
     @torch.no_grad()
     def run(self) -> Iterator[Decision]:
@@ -193,7 +179,7 @@ class _Search:
         self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
         unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
-        self.problems = [_Problem(point, row) for point, row in places.tolist()]
+        self.problems = [Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
             self.of.setdefault(problem.point, []).append(problem)
         self.counterexamples = CounterexampleSearch(self.parts, self.method.descent, self.found, self._left)
@@ -276,6 +262,11 @@ class _Search:
         if self.saved[point]:
             return
         self.saved[point] = True
+        if not (self.found.decided[point] or self.stuck[point]):
+            for problem in self.of.get(point, []):
+                row = self.margins[point, problem.row]
+                row[0] = max(float(row[0]), problem.least())
+            self.found.margin[point] = self.margins[point, :, 0].amin()
         parts = self.ended.pop(point, [])
         for problem in self.of.get(point, []):
             if problem.leaves:
@@ -341,7 +332,7 @@ class _Search:
             turns.append(key)
         return chosen
 
-    def _closed(self, problem: _Problem) -> None:
+    def _closed(self, problem: Problem) -> None:
         """A problem without open subproblems is proved, and its point if it was the last one."""
         problem.closed = True
         rest = [other for other in self.of[problem.point] if not other.closed]
