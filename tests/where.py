@@ -22,7 +22,6 @@ WHERE = {
     "bounding/methods/ibp.py": "bounding/test_linear_bounds.py",
     "bounding/methods/kw.py": "bounding/test_linear_bounds.py",
     "bounding/propagation.py": "bounding/test_linear_bounds.py",
-    "bounding/split_bounds.py": "verification/bab/test_bab.py",
     "cli/certify.py": "cli/test_main.py::test_certify_from_the_command_line",
     "cli/evaluate.py": "cli/test_main.py::test_train_and_evaluate_from_the_command_line",
     "cli/radius.py": "cli/test_main.py::test_certify_from_the_command_line",

@@ -49,7 +49,7 @@ SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
 MEASURED = 50
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
-CHEAP_BOUND = Bound(CROWN())
+CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
 
 
@@ -72,9 +72,12 @@ class Auto(Method):
 
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
-        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        # Without the box bounds are seldom better: branch and bound, the last, looks at that.
+        bounds: tuple[Stage, ...] = (Bound(Alpha(), alone=False),)
+        if p == 2:
+            bounds = (*bounds, TimedBound(SDP(), SDP_CHUNK, alone=False))
         if single:
-            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
+            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK, alone=False))
         last = BaB(nodes=self.nodes)
         if not about_class:
             return CHEAP_BOUND, *bounds, last

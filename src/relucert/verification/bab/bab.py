@@ -22,7 +22,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +42,11 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
+from relucert.verification.bab._ball_alone import better_of_both
+from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._problem import Problem
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
@@ -89,21 +93,6 @@ class BaB(Method):
         return _Search(query, self, budget).run()
 
 
-@dataclass(eq=False)
-class _Problem:
-    """One point and one row of its property: its open subproblems (margin, order of arrival, slot), worst first."""
-
-    point: int
-    row: int
-    leaves: list[tuple[float, int, int]] = field(default_factory=list)
-    closed: bool = False
-    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
-
-    def close(self, *margins: float) -> None:
-        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
-        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
-
-
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
@@ -117,8 +106,8 @@ class _Search:
         self.given_up, self.reported, self.stuck, self.saved = none, none.clone(), none.clone(), none.clone()
         self.ended: dict[int, list[SavedSubproblems]] = {}
         self.arrived, self.pace = 0, 0.0
-        self.problems: list[_Problem] = []
-        self.of: dict[int, list[_Problem]] = {}
+        self.problems: list[Problem] = []
+        self.of: dict[int, list[Problem]] = {}
 
     @torch.no_grad()
     def run(self) -> Iterator[Decision]:
@@ -176,7 +165,6 @@ class _Search:
         """
         started = time.monotonic()
         bounds, margins = self._whole()
-        inputs = bounds.inputs
         self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -189,10 +177,11 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        self.parts = SubProblems(self.query, bounds, self.owner, places[:, 1], self.method.rate, self.method.candidates)
-        unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
+        balls = UnitBalls.around(self.query, bounds, self.owner.unique(), self.budget)
+        self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
+        unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
-        self.problems = [_Problem(point, row) for point, row in places.tolist()]
+        self.problems = [Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
             self.of.setdefault(problem.point, []).append(problem)
         self.counterexamples = CounterexampleSearch(self.parts, self.method.descent, self.found, self._left)
@@ -201,19 +190,10 @@ class _Search:
 
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        budget, found = self.method.budget, []
-        for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
-            left = min(float(self.limit[some].sum()), self.budget.left)
-            method = Alpha(budget=budget)
-            if self.ball.p == 2:
-                # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
-                steps = SDP.steps if self.query.row_margins is None else 0
-                method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
-            if left <= 0:
-                method = CROWN(budget=budget)
-            x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
-            known = method.start(self.double, x, ball, self.query.net.dtype)
-            found.append(method.prove(self.double, known, x, ball, prop))
+        found = [
+            better_of_both(self.query.restrict(some), partial(self._root, some))
+            for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x)))
+        ]
         inputs, logits = (
             {
                 index: Interval(
@@ -226,6 +206,20 @@ class _Search:
         rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
         margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
         return UnitBounds(inputs, logits[0], rounding), margins
+
+    def _root(self, some: Tensor, query: Query) -> tuple[UnitBounds, Margins]:
+        """Pre-activation bounds and margins over the balls of a query about the points `some`, or some of these."""
+        budget, left = self.method.budget, min(float(self.limit[some].sum()), self.budget.left)
+        method = Alpha(budget=budget)
+        if self.ball.p == 2:
+            # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
+            steps = SDP.steps if self.query.row_margins is None else 0
+            method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
+        alone = query.ball.box is None and self.ball.box is not None  # seldom better, and other norms gain least
+        if left <= 0 or (alone and self.ball.p != 2):
+            method = CROWN(budget=budget)
+        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
+        return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
@@ -252,7 +246,8 @@ class _Search:
             for point in self.owner[which][over & ~late].tolist():
                 self.found.reasons.setdefault(point, Reason.NODES)
             if bool((~over).any()):
-                self._bound(which[~over], start.restrict(~over), steps=2 * self.method.steps)
+                start = self.parts.compare(which[~over], start.restrict(~over), 2 * self.method.steps)
+                self._bound(which[~over], start, steps=2 * self.method.steps)
             self._charge(started, which)
 
     def _leave(self, which: Tensor, splits: Tensor) -> None:
@@ -269,6 +264,11 @@ class _Search:
         if self.saved[point]:
             return
         self.saved[point] = True
+        if not (self.found.decided[point] or self.stuck[point]):
+            for problem in self.of.get(point, []):
+                row = self.margins[point, problem.row]
+                row[0] = max(float(row[0]), problem.least())
+            self.found.margin[point] = self.margins[point, :, 0].amin()
         parts = self.ended.pop(point, [])
         for problem in self.of.get(point, []):
             if problem.leaves:
@@ -334,7 +334,7 @@ class _Search:
             turns.append(key)
         return chosen
 
-    def _closed(self, problem: _Problem) -> None:
+    def _closed(self, problem: Problem) -> None:
         """A problem without open subproblems is proved, and its point if it was the last one."""
         problem.closed = True
         rest = [other for other in self.of[problem.point] if not other.closed]
