@@ -44,6 +44,8 @@ SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
 CHEAP_BOUND = Bound(CROWN())
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+#: Slopes of inner bounds are left to branch and bound, which starts from them.
+ALPHA = Alpha(inner=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Auto(Method):
 
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
-        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        bounds: tuple[Stage, ...] = (Bound(ALPHA), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(ALPHA),)
         if single:
             bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
         last = BaB(nodes=self.nodes)

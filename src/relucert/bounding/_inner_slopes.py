@@ -1,0 +1,123 @@
+"""Inner slopes: pre-activation bounds of deep networks, with optimised slopes for each end of every unstable unit.
+
+An end of a unit's interval is the minimum of a linear functional over the ball, as a margin is, and has lower slopes of its own
+for all ReLUs before it (alpha-CROWN with all bounds optimised, Xu et al. 2021). Layers are optimised one after the other, each
+over the improved bounds of those before it. With separate slopes for each end this is no weaker than optimising everything for
+the last margin at once: the relaxation of a ReLU on a smaller interval lies within that on a larger one, so the best bounds of
+a layer serve every functional behind it. One layer's slopes are in memory at a time.
+
+Every step proves bounds that hold for real arithmetic and for the executed network, and an interval never grows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relucert.bounding._dual_ascent import Schedule, Variables, dual_ascent
+from relucert.bounding.backward_bounds import BackwardBounds, tightened
+from relucert.bounding.interval import Interval
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.propagation import Relaxations, pull_back
+from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.rounding import Charge, Margins
+from relucert.core.ball import Ball
+from relucert.networks.affine_map import one_hot
+from relucert.networks.network import Network
+from relucert.networks.nodes import MaxPool2d
+
+
+@dataclass(frozen=True, eq=False)
+class Functionals:
+    """Linear functionals of the value of a node, (batch, rows, *shape), to be bounded below over a ball."""
+
+    net: Network
+    node: int
+    rows: Float[Tensor, " batch rows *shape"]
+    bounds: UnitBounds
+    x: Float[Tensor, " batch *input"]
+    ball: Ball
+    charge: Charge | None
+
+    def ascend(self, rate: float, schedule: Schedule) -> Float[Tensor, " batch rows 3"]:
+        """The best lower bounds after steps at a `rate` on the slopes of all ReLUs on the way.
+
+        Bounds are those of `Margins`: as computed, for real arithmetic, for the executed network.
+        """
+        slopes, fixed = self._start()
+
+        def bound() -> tuple[Tensor, Tensor]:
+            margins = self._margins(slopes, fixed)
+            return margins.computed, margins.stacked()
+
+        leaks = [self.net.graph[index].op.slope for index in slopes]  # type: ignore[attr-defined]
+        unknown = self.rows.new_full((*self.rows.shape[:2], 3), -math.inf)
+        variables = Variables(list(slopes.values()), leaks, 1.0, rate)
+        return dual_ascent(self.net, bound, [variables], unknown, schedule)
+
+    def _start(self) -> tuple[dict[int, Tensor], Relaxations]:
+        """CROWN's lower slopes of every ReLU on the way, one for each row, and the relaxations of all other nodes."""
+        starts = self.bounds.relaxed(self.net, "adaptive")
+        slopes = {}
+        for relu in self.net.relus:
+            if relu.index <= self.node:
+                relaxation = starts[relu.index]
+                assert isinstance(relaxation, ReLURelaxation)
+                below = relaxation.below.detach().unsqueeze(1)
+                slopes[relu.index] = below.expand(-1, self.rows.shape[1], *relu.shape).clone()
+        return slopes, {i: other for i, other in starts.items() if i <= self.node and i not in slopes}
+
+    def _margins(self, slopes: dict[int, Tensor], fixed: Relaxations) -> Margins:
+        """The lower bounds for given slopes."""
+        relaxations = dict(fixed)
+        for index, slope in slopes.items():
+            op, drift = self.net.graph[index].op, self.bounds.drift(index)
+            relaxations[index] = relax(op, self.bounds.inputs[index], slope, drift)  # type: ignore[arg-type]
+        return pull_back(self.net.graph, self.node, self.rows, relaxations, self.charge).margins(self.x, self.ball)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerAscent:
+    """`steps` at a `rate` on the slopes of every unit, until `deadline` (of `time.monotonic`); `budget`: bytes of memory."""
+
+    steps: int
+    rate: float
+    budget: int
+    deadline: float = math.inf
+
+    @torch.no_grad()
+    def refined(self, net: Network, bounds: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
+        """Pre-activation bounds within the given ones; at the deadline units that are left keep theirs."""
+        backward = BackwardBounds(net.graph, x, ball, self.budget)
+        inputs = dict(bounds.inputs)
+        schedule = Schedule(steps=self.steps, final=False, deadline=self.deadline)
+        before = 0
+        for node in net.switches:
+            source, within = node.inputs[0], inputs[node.index]
+            shape = within.lower.shape[1:]
+            low, high = within.lower.flatten(1), within.upper.flatten(1)
+            needed = within.unstable.flatten(1)
+            if isinstance(node.op, MaxPool2d):
+                needed = torch.ones_like(needed)
+            before += 1
+            if not backward.switched(source):
+                continue
+            # A unit has two ends; slopes, their gradients and averages are kept for every ReLU on the way.
+            for batch, units, chosen in backward.chosen(needed, 2 * before):
+                if time.monotonic() >= self.deadline:
+                    return bounds.improved(inputs)
+                known = bounds.improved(inputs).restrict(batch)
+                picked = one_hot(units, shape, x.dtype)
+                functionals = Functionals(
+                    net, source, torch.cat([picked, -picked], 1), known, x[batch], ball.restrict(batch),
+                    known.charge(node.index),
+                )  # fmt: skip
+                below, above = functionals.ascend(self.rate, schedule)[..., 2].split(units.shape[1], 1)
+                low, high = tightened((low, high), (batch, units, chosen), (below, -above), keep=True)
+                inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+        return bounds.improved(inputs)
