@@ -1,10 +1,9 @@
-"""Roots of branch and bound: pre-activation bounds and margins over whole balls, from which all subproblems start."""
+"""Roots of branch and bound on deep networks: bounds over whole balls with optimised inner slopes, in float32 if possible."""
 
 from __future__ import annotations
 
 import torch
 
-from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.rounding import Margins
 from relucert.verification.verifier import Query
@@ -12,20 +11,14 @@ from relucert.verification.verifier import Query
 ROOT_SHARE = 0.4  # of the seconds of a point, for its root
 
 
-def root_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
+def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
     """Pre-activation bounds in float64, and margins.
 
-    Where the slopes of inner bounds are optimised and the network is in float32, so is the computation, with its rounding
-    charged: that is twice as fast, and rounding is far below what the slopes gain.
+    Where the network is in float32 so is the computation, with its rounding charged: that is twice as fast, and rounding is far
+    below what optimised slopes gain.
     """
     net, double, ball, prop = query.net, query.double, query.ball, query.prop
-    if not (
-        isinstance(method, Alpha)
-        and method.inner_steps(double)
-        and net.dtype == torch.float32
-        and not net.graph.max_pools
-        and prop.fits(torch.float32)
-    ):
+    if net.dtype != torch.float32 or net.graph.max_pools or not prop.fits(torch.float32):
         return method.prove(double, method.start(double, query.wide, ball, net.dtype), query.wide, ball, prop)
     known = method.start(net, query.x, ball, net.dtype)
     units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))

@@ -40,10 +40,9 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab._branching import best_split
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._roots import ROOT_SHARE, root_bounds
+from relucert.verification.bab._roots import ROOT_SHARE, deep_bounds
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
@@ -202,8 +201,8 @@ class _Search:
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
         budget, found = self.method.budget, []
-        slow = self.ball.p == 2 or Alpha().inner_steps(self.double) > 0
-        for some in torch.arange(len(self.x)).split(_AT_ONCE if slow else max(1, len(self.x))):
+        deep = self.ball.p != 2 and Alpha().inner_steps(self.double) > 0
+        for some in torch.arange(len(self.x)).split(_AT_ONCE if deep or self.ball.p == 2 else max(1, len(self.x))):
             left = min(float(self.limit[some].sum()), self.budget.left)
             method = Alpha(budget=budget, seconds=max(0.0, ROOT_SHARE * left))
             if self.ball.p == 2:
@@ -212,7 +211,12 @@ class _Search:
                 method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
             if left <= 0:
                 method = CROWN(budget=budget)
-            found.append(root_bounds(self.query.restrict(some), method))
+            if deep and left > 0:
+                found.append(deep_bounds(self.query.restrict(some), method))
+                continue
+            x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
+            known = method.start(self.double, x, ball, self.query.net.dtype)
+            found.append(method.prove(self.double, known, x, ball, prop))
         inputs, logits = (
             {
                 index: Interval(
@@ -353,7 +357,7 @@ class _Search:
         which, units, leaves = which[~full], units[~full], leaves.restrict(~full)
         if len(which) == 0:
             return
-        unit = best_split(self.parts, which, leaves, units)
+        unit = self.parts.best_split(which, leaves, units)
         children = [self.parts.split(leaves, unit, sign) for sign in (1, -1)]
         splits, slopes, betas = (
             {node: torch.cat([value, other[node]]) for node, value in one.items()}
