@@ -357,7 +357,7 @@ def test_inner_slopes_pay_in_deep_chains() -> None:
     for seed in range(3):
         net = deep(seed, 6)
         x = inputs(net, 4)
-        ball, prop = Ball(math.inf, 0.05), class_stays(net.predict(x), net.classes, dtype=torch.float64)
+        ball, prop = Ball(math.inf, 0.3), class_stays(net.predict(x), net.classes, dtype=torch.float64)
         plain, inner = (method.solve(net, x, ball, prop) for method in (Alpha(inner=0), Alpha()))
         assert bool((inner[1] >= CROWN().solve(net, x, ball, prop)[1]).all())
         assert float((inner[1] - plain[1]).mean()) > 0.1 * float(plain[1].abs().mean())
