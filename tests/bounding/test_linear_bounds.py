@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
+from relucert.bounding._inner_slopes import InnerAscent
 from relucert.bounding.backward_bounds import BackwardBounds
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
@@ -392,3 +393,22 @@ def test_inner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
     prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
     whole, pieces = (Alpha(budget=budget).solve(net, x, ball, prop)[1] for budget in (2**29, 2**14))
     torch.testing.assert_close(whole, pieces, rtol=1e-9, atol=1e-9)
+
+
+def test_examples_with_too_many_unstable_units_keep_their_bounds() -> None:
+    """Each example by its own count, whoever shares the batch."""
+    net = deep(4, 4)
+    x, ball = inputs(net, 6), Ball(math.inf, torch.tensor([0.01, 0.02, 0.05, 0.1, 0.2, 0.4], dtype=torch.float64))
+    known = CROWN().units(net, x, ball).detach()
+    behind = [node.index for node in net.switches[1:]]
+    counts = torch.stack([known.inputs[index].unstable.sum(1) for index in behind]).sum(0)
+    most = int(counts.sort().values[3])
+    found = InnerAscent(steps=3, rate=0.3, budget=2**29, most=most).refined(net, known, x, ball)
+    gained = torch.stack([(found.inputs[i].lower - known.inputs[i].lower).abs().sum(1) for i in behind]).sum(0)
+    assert bool((gained[counts > most] == 0).all())
+    assert bool((gained[(counts <= most) & (counts > 0)] > 0).any())
+    alone = InnerAscent(steps=3, rate=0.3, budget=2**29, most=most).refined(
+        net, known.restrict(torch.tensor([2])), x[2:3], ball.restrict(torch.tensor([2]))
+    )
+    for index in behind:
+        torch.testing.assert_close(alone.inputs[index].lower[0], found.inputs[index].lower[2], rtol=0, atol=1e-12)

@@ -31,12 +31,16 @@ from relucert.networks.nodes import MaxPool2d
 
 @dataclass(frozen=True, kw_only=True)
 class InnerAscent:
-    """`steps` at a `rate` on the slopes of every unit, until `deadline` (of `time.monotonic`); `budget`: bytes of memory."""
+    """`steps` at a `rate` on the slopes of every unit, until `deadline` (of `time.monotonic`); `budget`: bytes of memory.
+
+    Examples with more than `most` unstable units behind the first switching nodes are left as they are.
+    """
 
     steps: int
     rate: float
     budget: int
     deadline: float = math.inf
+    most: float = math.inf
 
     @torch.no_grad()
     def refined(self, net: Network, bounds: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
@@ -44,19 +48,18 @@ class InnerAscent:
         backward = BackwardBounds(net.graph, x, ball, self.budget)
         inputs = dict(bounds.inputs)
         schedule = Schedule(steps=self.steps, final=False, deadline=self.deadline)
-        before = 0
-        for node in net.switches:
+        behind = [node for node in net.switches if backward.switched(node.inputs[0])]
+        counts = sum((inputs[node.index].unstable.flatten(1).sum(1) for node in behind), start=x.new_zeros(len(x)))
+        few = (counts <= self.most)[:, None]
+        for before, node in enumerate(behind, 1):
             source, within = node.inputs[0], inputs[node.index]
             shape = within.lower.shape[1:]
             low, high = within.lower.flatten(1), within.upper.flatten(1)
             needed = within.unstable.flatten(1)
             if isinstance(node.op, MaxPool2d):
                 needed = torch.ones_like(needed)
-            before += 1
-            if not backward.switched(source):
-                continue
             # A unit has two ends; slopes, their gradients and averages are kept for every ReLU on the way.
-            for batch, units, chosen in backward.chosen(needed, 2 * before):
+            for batch, units, chosen in backward.chosen(needed & few, 2 * before):
                 if time.monotonic() >= self.deadline:
                     return bounds.improved(inputs)
                 known = bounds.improved(inputs).restrict(batch)

@@ -23,6 +23,7 @@ from relucert.networks.network import Network
 #: Layers of switching nodes from which on the slopes of inner bounds are optimised, unless `inner` says otherwise.
 DEEP = 4
 INNER = 8  # steps on them
+MOST = 2000  # unstable units of an example beyond which they are not, unless `inner` says otherwise
 _SHARE = 0.7  # of the seconds, for the inner bounds
 
 
@@ -31,8 +32,9 @@ class Alpha(AfterCROWN):
     """`steps` of Adam on the slopes, from CROWN's; every step's bound is sound, and the best is kept.
 
     Pre-activation bounds are CROWN's, improved by `inner` steps with separate slopes for each end of every unstable unit; None:
-    8 steps for networks of four and more layers of ReLUs, none for others. `rate` is the step size of the slopes, which are
-    numbers in [0, 1]. After `seconds`, those of `crown` not counted, the best bounds so far are the answer.
+    8 steps for networks of four and more layers of ReLUs and examples of at most 2000 unstable units, none for others.
+    `rate` is the step size of the slopes, which are numbers in [0, 1]. After `seconds`, those of `crown` not counted, the
+    best bounds so far are the answer.
     """
 
     name = "alpha"
@@ -89,5 +91,8 @@ class Alpha(AfterCROWN):
         steps = self.inner_steps(net)
         if not steps:
             return known
-        ascent = InnerAscent(steps=steps, rate=self.rate, budget=self.budget, deadline=started + _SHARE * self.seconds)
+        ascent = InnerAscent(
+            steps=steps, rate=self.rate, budget=self.budget, deadline=started + _SHARE * self.seconds,
+            most=MOST if self.inner is None else math.inf,
+        )  # fmt: skip
         return ascent.refined(net, known, x, ball)
