@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
-from relucert.bounding._inner_slopes import InnerAscent
 from relucert.bounding.backward_bounds import BackwardBounds
+from relucert.bounding.inner_slopes import InnerAscent
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
@@ -351,7 +351,7 @@ def deep(seed: int, layers: int, dtype: torch.dtype = torch.float64) -> Network:
     return Network(randomised(mlp((6,), 3, [12] * layers), seed).to(dtype), (6,)).eval()
 
 
-def test_inner_slopes_pay_in_deep_chains() -> None:
+def testinner_slopes_pay_in_deep_chains() -> None:
     """By the rule that stands in the documentation, and margins are larger for it; shallow networks take no inner steps."""
     assert [Alpha().inner_steps(deep(0, layers)) > 0 for layers in (1, 3, 4, 6)] == [False, False, True, True]
     assert Alpha(inner=0).inner_steps(deep(0, 6)) == 0
@@ -376,7 +376,7 @@ def test_more_inner_steps_keep_what_fewer_have_proved() -> None:
     assert float((found[-1].lower - found[0].lower).sum()) > 0
 
 
-def test_inner_slopes_end_with_the_clock() -> None:
+def testinner_slopes_end_with_the_clock() -> None:
     """Without a second, alpha is crown; bounds of units are those that were known."""
     net = deep(2, 5)
     x, ball = inputs(net, 3), Ball(math.inf, 0.1)
@@ -387,7 +387,7 @@ def test_inner_slopes_end_with_the_clock() -> None:
         assert torch.equal(within.lower, crown[0].inputs[index].lower)
 
 
-def test_inner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
+def testinner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
     net = deep(3, 5)
     x, ball = inputs(net, 5), Ball(math.inf, 0.1)
     prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)

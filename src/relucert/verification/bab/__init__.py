@@ -2,5 +2,5 @@
 
 Reading order: `bab` (the search), `subproblems` (what is bounded, and what is open), `roots` (bounds over whole balls of
 deep networks), `counterexamples` (attacks inside the search), `leaves` (convex programs of subproblems with nothing left to
-split).
+split), `rebounding` (subproblems of deep networks, with bounds of their own).
 """

@@ -42,6 +42,7 @@ from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._rebounding import rebounded, rebounds
 from relucert.verification.bab._roots import ROOT_SHARE, deep_bounds
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
@@ -86,7 +87,12 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-        return _Search(query, self, budget).run()
+
+        def search(query: Query, nodes: int, budget: Budget) -> Iterator[Decision]:
+            return _Search(query, replace(self, nodes=nodes), budget).run()
+
+        nodes = self.nodes
+        return rebounded(query, budget, search, self, nodes) if rebounds(query) else search(query, nodes, budget)
 
 
 @dataclass(eq=False)

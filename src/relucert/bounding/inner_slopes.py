@@ -16,14 +16,16 @@ import time
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding._dual_ascent import Functionals, Schedule
 from relucert.bounding.backward_bounds import BackwardBounds, tightened
 from relucert.bounding.interval import Interval
 from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
+from relucert.core.properties import Property
 from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
 from relucert.networks.nodes import MaxPool2d
@@ -43,8 +45,18 @@ class InnerAscent:
     most: float = math.inf
 
     @torch.no_grad()
-    def refined(self, net: Network, bounds: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """Pre-activation bounds within the given ones; at the deadline units that are left keep theirs."""
+    def refined(
+        self,
+        net: Network,
+        bounds: UnitBounds,
+        x: Float[Tensor, " batch *input"],
+        ball: Ball,
+        since: Int[Tensor, " batch"] | None = None,
+    ) -> UnitBounds:
+        """Pre-activation bounds within the given ones; at the deadline units that are left keep theirs.
+
+        `since` has for each example the node behind which bounds can be tighter; None: everywhere.
+        """
         backward = BackwardBounds(net.graph, x, ball, self.budget)
         inputs = dict(bounds.inputs)
         schedule = Schedule(steps=self.steps, final=False, deadline=self.deadline)
@@ -58,8 +70,9 @@ class InnerAscent:
             needed = within.unstable.flatten(1)
             if isinstance(node.op, MaxPool2d):
                 needed = torch.ones_like(needed)
+            needed = needed & few if since is None else needed & few & (since < node.index)[:, None]
             # A unit has two ends; slopes, their gradients and averages are kept for every ReLU on the way.
-            for batch, units, chosen in backward.chosen(needed & few, 2 * before):
+            for batch, units, chosen in backward.chosen(needed, 2 * before):
                 if time.monotonic() >= self.deadline:
                     return bounds.improved(inputs)
                 known = bounds.improved(inputs).restrict(batch)
@@ -72,3 +85,12 @@ class InnerAscent:
                 low, high = tightened((low, high), (batch, units, chosen), (below, -above), keep=True)
                 inputs[node.index] = Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
         return bounds.improved(inputs)
+
+
+def optimised(
+    net: Network, bounds: UnitBounds, x: Float[Tensor, " batch *input"], ball: Ball, prop: Property, ascent: InnerAscent
+) -> Margins:
+    """The margins of a property after the steps of an ascent on the slopes of all ReLUs, from known pre-activation bounds."""
+    functionals = Functionals(net, len(net.graph) - 1, prop.rows, bounds, x, ball, bounds.charge())
+    schedule = Schedule(steps=ascent.steps, final=False, deadline=ascent.deadline)
+    return Margins.unstacked(functionals.ascend(ascent.rate, schedule)).plus(prop.offsets)
