@@ -79,9 +79,11 @@ class RegionTree:
         if self.query.row_margins is not None:
             best[:, 1:] = torch.fmax(best[:, 1:], self.query.row_margins[0])
         open_ = (~self.query.proves(best[:, 1:])).nonzero()[:, 0]
+        if len(open_) == 0:
+            return Tree(best, True, 1)
         rows = Property(self.prop.rows[:, open_], self.prop.offsets[:, open_])
         count, least = 1, torch.full_like(best[open_], math.inf)
-        heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])] if len(open_) else []
+        heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])]
         while heap and count < nodes and time.monotonic() < deadline:
             some = [heapq.heappop(heap) for _ in range(min(len(heap), self._at_once(heap[0][2])))]
             children, bounds = self._split(root, rows, [each[2:] for each in some], deadline)
