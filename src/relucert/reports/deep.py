@@ -45,7 +45,7 @@ def page(points: Sequence[DecidedPoints], slacks: Sequence[Slack], commands: Seq
         "# Deep networks",
         "",
         "Written by `python -m relucert.experiments.deep decide`. Networks with 2, 4 and 6 hidden layers of 256 units and the "
-        "paper's FC10, in float32, adversarially trained on MNIST at l_inf 0.1.",
+        "paper's FC10, in float32, adversarially trained on MNIST at l_inf 0.1 with sparse weights (l1 penalty).",
         "",
         f"The first points of the test set by `auto`, {seconds:g} s a point, one process with one thread. Decided: proved, "
         "with a counterexample, or misclassified, in percent. Seconds are the sum over points.",
