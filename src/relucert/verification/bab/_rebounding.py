@@ -84,7 +84,8 @@ class RegionTree:
         rows = Property(self.prop.rows[:, open_], self.prop.offsets[:, open_])
         count, least = 1, torch.full_like(best[open_], math.inf)
         heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])]
-        while heap and count < nodes and time.monotonic() < deadline:
+        # A subproblem without unstable units has nothing to split: its margin ignores where its other units vanish.
+        while heap and count < nodes and time.monotonic() < deadline and _unstable(heap[0][2]):
             some = [heapq.heappop(heap) for _ in range(min(len(heap), self._at_once(heap[0][2])))]
             children, bounds = self._split(root, rows, [each[2:] for each in some], deadline)
             proved = self.query.proves(bounds[..., 1:]).all(1)
@@ -101,8 +102,7 @@ class RegionTree:
 
     def _at_once(self, inputs: dict[int, Interval]) -> int:
         """How many subproblems are split together: so many that their unstable units are not too many."""
-        unstable = sum(int(within.unstable.sum()) for within in inputs.values())
-        return max(1, min(_TOGETHER, _UNITS // max(1, unstable)))
+        return max(1, min(_TOGETHER, _UNITS // max(1, _unstable(inputs))))
 
     def _split(
         self, root: UnitBounds, rows: Property, parents: list[tuple[dict[int, Interval], Tensor]], deadline: float
@@ -190,6 +190,11 @@ class RegionTree:
         below, above = moved.split(wide, 1)
         low, high = low.scatter_add(1, units, below), high.scatter_add(1, units, -above)
         return low.reshape(-1, *shape), high.reshape(-1, *shape)
+
+
+def _unstable(inputs: dict[int, Interval]) -> int:
+    """The number of unstable units of a subproblem."""
+    return sum(int(within.unstable.sum()) for within in inputs.values())
 
 
 def rebounds(query: Query) -> bool:
