@@ -16,11 +16,12 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
@@ -30,6 +31,7 @@ from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
+from relucert.bounding.rounding import Margins
 from relucert.core.methods import Method, spec
 from relucert.core.properties import Property
 from relucert.core.results import Verdict
@@ -37,11 +39,19 @@ from relucert.networks.affine_map import one_hot
 from relucert.networks.network import frozen_weights
 from relucert.verification.verifier import Budget, Decision, Query
 
-#: A search in a query with a limit of subproblems.
-Search = Callable[[Query, int, Budget], Iterator[Decision]]
+#: Pre-activation bounds and margins of all inputs of a query, or nothing.
+Roots = tuple[tuple[UnitBounds, Margins], ...]
+
+
+class Search(Protocol):
+    """Branch and bound with a limit of subproblems, from given pre-activation bounds if there are any."""
+
+    def __call__(self, query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]: ...
+
 
 FEW = 400  # subproblems of `bab` before bounds are computed again
 REGIONS = 2000  # subproblems with bounds of their own
+INSIDE = 150  # subproblems of `bab` inside one of these
 _SHARE = 0.8  # of the seconds that are left, for these
 _TOGETHER = 16  # subproblems that are split at once, fewer where they have many unstable units
 _UNITS = 4000  # unstable units of these subproblems together
@@ -52,18 +62,26 @@ _BETTER = 0.1  # the weight of the better child in a branching score
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """What is proved of one point: margins of all rows of its property (specs, 3), as in `Margins` and in float64."""
+    """What is proved of one point: margins of all rows of its property (specs, 3), as in `Margins` and in float64.
+
+    `falsified` is a decision with a counterexample, None without one.
+    """
 
     margins: Float[Tensor, " specs 3"]
     closed: bool
     nodes: int
+    falsified: Decision | None = None
 
 
 class RegionTree:
-    """The subproblems of one point with bounds of their own, in the dtype of the network if that is float32."""
+    """The subproblems of one point with bounds of their own, in the dtype of the network if that is float32.
 
-    def __init__(self, query: Query, budget: int = BUDGET):
-        self.query, self.budget = query, budget
+    With a `search`, subproblems are first given to branch and bound with the bounds that they have, for a few of its nodes,
+    where the margin lacks less than half of what was too much for it before.
+    """
+
+    def __init__(self, query: Query, search: Search | None = None, budget: int = BUDGET):
+        self.query, self.search, self.budget = query, search, budget
         single = query.net.dtype == torch.float32 and query.prop.fits(torch.float32)
         self.net, self.x = (query.net, query.x) if single else (query.double, query.wide)
         self.prop = query.prop.to(self.x.dtype)
@@ -71,7 +89,7 @@ class RegionTree:
 
     @torch.no_grad()
     def grow(self, nodes: int, deadline: float) -> Tree:
-        """Split until every subproblem is proved, up to so many subproblems and until the deadline."""
+        """Split until every subproblem is proved, until so many are open at some time, or until the deadline."""
         method = Alpha(budget=self.budget, seconds=max(0.0, deadline - time.monotonic()))
         known = method.start(self.net, self.x, self.query.ball, self.query.net.dtype)
         root, margins = method.prove(self.net, known, self.x, self.query.ball, self.prop)
@@ -82,23 +100,53 @@ class RegionTree:
         if len(open_) == 0:
             return Tree(best, True, 1)
         rows = Property(self.prop.rows[:, open_], self.prop.offsets[:, open_])
-        count, least = 1, torch.full_like(best[open_], math.inf)
+        count, arrived, least = 1, 0, torch.full_like(best[open_], math.inf)
         heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])]
+        reach = heap[0][0] / 2
         # A subproblem without unstable units has nothing to split: its margin ignores where its other units vanish.
-        while heap and count < nodes and time.monotonic() < deadline and _unstable(heap[0][2]):
+        while heap and arrived < nodes and time.monotonic() < deadline and _unstable(heap[0][2]):
             some = [heapq.heappop(heap) for _ in range(min(len(heap), self._at_once(heap[0][2])))]
             children, bounds = self._split(root, rows, [each[2:] for each in some], deadline)
-            proved = self.query.proves(bounds[..., 1:]).all(1)
+            worst, count = bounds[..., 1].amin(1), count + len(bounds)
+            ready = (~self._proves(bounds) & (worst > reach)).nonzero()[:, 0]
+            for found in self._searched(children, best, open_, bounds, ready, deadline):
+                place = int(ready[found.index])
+                count += found.nodes
+                if found.verdict is Verdict.VULNERABLE:
+                    return Tree(best, False, count, found)
+                if found.verdict is Verdict.ROBUST:
+                    proved = bounds.new_tensor([found.margin, found.margin, found.executed])
+                    bounds[place] = torch.fmax(bounds[place], proved)
+                else:
+                    reach = max(reach, float(worst[place]) / 2)
+            proved = self._proves(bounds)
             for place in range(len(bounds)):
-                count += 1
                 if bool(proved[place]):
                     least = torch.minimum(least, bounds[place])
                     continue
                 own = {i: within.restrict(torch.tensor([place])) for i, within in children.inputs.items()}
-                heapq.heappush(heap, (float(bounds[place, :, 1].min()), count, own, bounds[place]))
+                arrived += 1
+                heapq.heappush(heap, (float(worst[place]), arrived, own, bounds[place]))
         if not heap:
             best[open_] = torch.fmax(best[open_], least)
         return Tree(best, not heap, count)
+
+    def _proves(self, bounds: Float[Tensor, " n specs 3"]) -> Bool[Tensor, " n"]:
+        """Which subproblems are proved in every row."""
+        return self.query.proves(bounds[..., 1:]).all(1)
+
+    def _searched(
+        self, children: UnitBounds, best: Tensor, open_: Tensor, bounds: Tensor, ready: Tensor, deadline: float
+    ) -> list[Decision]:
+        """The decisions of branch and bound about some children, with the bounds that they have; none without a search."""
+        if self.search is None or len(ready) == 0:
+            return []
+        every = best.repeat(len(ready), 1, 1)
+        every[:, open_] = bounds[ready]
+        part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=every[..., 1:])
+        units = children.restrict(ready).recharged(part.double, part.wide, part.ball)
+        given = ((units, Margins.unstacked(every)),)
+        return list(self.search(part, INSIDE, Budget(deadline=deadline), given))
 
     def _at_once(self, inputs: dict[int, Interval]) -> int:
         """How many subproblems are split together: so many that their unstable units are not too many."""
@@ -216,10 +264,13 @@ def rebounded(query: Query, budget: Budget, search: Search, method: Method, node
         started, left = time.monotonic(), min(float(each[found.index]) - found.seconds, budget.left)
         if left > 0:
             part = replace(query.restrict(torch.tensor([found.index])), row_margins=_rows(found))
-            tree = RegionTree(part).grow(REGIONS, started + _SHARE * left)
+            tree = RegionTree(part, search).grow(REGIONS, started + _SHARE * left)
             seconds, count = found.seconds + time.monotonic() - started, found.nodes + tree.nodes
             rows = tree.margins[:, 1:]
             found = replace(found, row_margins=rows, seconds=seconds, nodes=count)
+            if tree.falsified is not None:
+                yield replace(tree.falsified, index=found.index, seconds=seconds, nodes=count, method=name)
+                continue
             if tree.closed:
                 margin, executed = rows.amin(0).tolist()
                 yield replace(

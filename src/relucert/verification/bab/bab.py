@@ -42,7 +42,7 @@ from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._rebounding import rebounded, rebounds
+from relucert.verification.bab._rebounding import Roots, rebounded, rebounds
 from relucert.verification.bab._roots import ROOT_SHARE, deep_bounds
 from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
@@ -88,8 +88,8 @@ class BaB(Method):
         search goes on from them.
         """
 
-        def search(query: Query, nodes: int, budget: Budget) -> Iterator[Decision]:
-            return _Search(query, replace(self, nodes=nodes), budget).run()
+        def search(query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]:
+            return _Search(query, replace(self, nodes=nodes), budget, given).run()
 
         nodes = self.nodes
         return rebounded(query, budget, search, self, nodes) if rebounds(query) else search(query, nodes, budget)
@@ -113,10 +113,10 @@ class _Problem:
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
-    def __init__(self, query: Query, method: BaB, budget: Budget):
+    def __init__(self, query: Query, method: BaB, budget: Budget, given: Roots = ()):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
-        self.method, self.budget, self.limit = method, budget, budget.each(len(query))
+        self.method, self.budget, self.limit, self.given = method, budget, budget.each(len(query)), given
         self.found = Outcome.nothing(query.wide)
         none = torch.zeros(len(query), dtype=torch.bool)
         # Given up; yielded; with subproblems that nothing could decide; with all open subproblems saved.
@@ -206,9 +206,9 @@ class _Search:
 
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        budget, found = self.method.budget, []
+        budget, found, every = self.method.budget, list(self.given), torch.arange(0 if self.given else len(self.x))
         deep = self.ball.p != 2 and Alpha().inner_steps(self.double) > 0
-        for some in torch.arange(len(self.x)).split(_AT_ONCE if deep or self.ball.p == 2 else max(1, len(self.x))):
+        for some in every.split(_AT_ONCE if deep or self.ball.p == 2 else max(1, len(every))) if len(every) else ():
             left = min(float(self.limit[some].sum()), self.budget.left)
             method = Alpha(budget=budget, seconds=max(0.0, ROOT_SHARE * left))
             if self.ball.p == 2:
