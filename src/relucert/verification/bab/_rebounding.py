@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,12 +32,15 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
-from relucert.core.methods import Method, spec
+from relucert.core.methods import spec
 from relucert.core.properties import Property
 from relucert.core.results import Verdict
 from relucert.networks.affine_map import one_hot
 from relucert.networks.network import frozen_weights
 from relucert.verification.verifier import Budget, Decision, Query
+
+if TYPE_CHECKING:
+    from relucert.verification.bab.bab import BaB
 
 #: Pre-activation bounds and margins of all inputs of a query, or nothing.
 Roots = tuple[tuple[UnitBounds, Margins], ...]
@@ -51,10 +54,11 @@ class Search(Protocol):
 
 FEW = 400  # subproblems of `bab` before bounds are computed again
 REGIONS = 2000  # subproblems with bounds of their own
-INSIDE = 150  # subproblems of `bab` inside one of these
+INSIDE = 80  # subproblems of `bab` inside one of these
 _SHARE = 0.8  # of the seconds that are left, for these
 _TOGETHER = 16  # subproblems that are split at once, fewer where they have many unstable units
 _UNITS = 4000  # unstable units of these subproblems together
+_SEARCHED = 8  # of them that are searched at once
 _INNER, _STEPS = 4, 12  # steps on the slopes of inner bounds, and on those of margins
 _RATE = 0.4
 _BETTER = 0.1  # the weight of the better child in a branching score
@@ -71,6 +75,14 @@ class Tree:
     closed: bool
     nodes: int
     falsified: Decision | None = None
+
+
+@dataclass
+class _Reach:
+    """Margins below which a search inside a subproblem is not tried (again), and above which it has closed subproblems."""
+
+    tried: float
+    closed: float = 0.0
 
 
 class RegionTree:
@@ -102,23 +114,27 @@ class RegionTree:
         rows = Property(self.prop.rows[:, open_], self.prop.offsets[:, open_])
         count, arrived, least = 1, 0, torch.full_like(best[open_], math.inf)
         heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])]
-        reach = heap[0][0] / 2
+        reach = _Reach(heap[0][0] / 2)
         # A subproblem without unstable units has nothing to split: its margin ignores where its other units vanish.
         while heap and arrived < nodes and time.monotonic() < deadline and _unstable(heap[0][2]):
             some = [heapq.heappop(heap) for _ in range(min(len(heap), self._at_once(heap[0][2])))]
             children, bounds = self._split(root, rows, [each[2:] for each in some], deadline)
             worst, count = bounds[..., 1].amin(1), count + len(bounds)
-            ready = (~self._proves(bounds) & (worst > reach)).nonzero()[:, 0]
-            for found in self._searched(children, best, open_, bounds, ready, deadline):
-                place = int(ready[found.index])
-                count += found.nodes
-                if found.verdict is Verdict.VULNERABLE:
-                    return Tree(best, False, count, found)
-                if found.verdict is Verdict.ROBUST:
-                    proved = bounds.new_tensor([found.margin, found.margin, found.executed])
-                    bounds[place] = torch.fmax(bounds[place], proved)
-                else:
-                    reach = max(reach, float(worst[place]) / 2)
+            while self.search is not None and time.monotonic() < deadline:
+                ready = self._ready(bounds, worst, reach)
+                if len(ready) == 0:
+                    break
+                for found in self._searched(children, best, open_, bounds, ready, deadline):
+                    place = int(ready[found.index])
+                    count += found.nodes
+                    if found.verdict is Verdict.VULNERABLE:
+                        return Tree(best, False, count, found)
+                    if found.verdict is Verdict.ROBUST:
+                        proved = bounds.new_tensor([found.margin, found.margin, found.executed])
+                        bounds[place] = torch.fmax(bounds[place], proved)
+                        reach.closed = min(reach.closed, float(worst[place]))
+                    else:
+                        reach.tried = max(reach.tried, float(worst[place]), float(worst[place]) / 2)
             proved = self._proves(bounds)
             for place in range(len(bounds)):
                 if bool(proved[place]):
@@ -135,12 +151,19 @@ class RegionTree:
         """Which subproblems are proved in every row."""
         return self.query.proves(bounds[..., 1:]).all(1)
 
+    def _ready(self, bounds: Tensor, worst: Float[Tensor, " n"], reach: _Reach) -> Int[Tensor, " k"]:
+        """The children that the search is to try: all that are like those it has closed, else the best one, if any."""
+        open_ = ~self._proves(bounds) & (worst > reach.tried)
+        like = (open_ & (worst >= reach.closed)).nonzero()[:, 0]
+        if len(like) or not bool(open_.any()):
+            return like[:_SEARCHED]
+        return torch.where(open_, worst, -math.inf).argmax()[None]
+
     def _searched(
         self, children: UnitBounds, best: Tensor, open_: Tensor, bounds: Tensor, ready: Tensor, deadline: float
     ) -> list[Decision]:
-        """The decisions of branch and bound about some children, with the bounds that they have; none without a search."""
-        if self.search is None or len(ready) == 0:
-            return []
+        """The decisions of branch and bound about some children, with the bounds that they have."""
+        assert self.search is not None
         every = best.repeat(len(ready), 1, 1)
         every[:, open_] = bounds[ready]
         part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=every[..., 1:])
@@ -250,9 +273,10 @@ def rebounds(query: Query) -> bool:
     return Alpha().inner_steps(query.double) > 0 and not query.double.graph.max_pools and not query.saved
 
 
-def rebounded(query: Query, budget: Budget, search: Search, method: Method, nodes: int) -> Iterator[Decision]:
-    """Decisions of a short search, then of subproblems with bounds of their own, then of a search with up to `nodes`."""
+def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iterator[Decision]:
+    """Decisions of a short search, then of subproblems with bounds of their own, then of a search with all nodes."""
     open_: list[Decision] = []
+    nodes = method.nodes
     name, each = spec(method), budget.each(len(query))
     for found in search(query, min(FEW, nodes), budget):
         if found.verdict is Verdict.UNKNOWN and nodes > FEW and not found.timed:

@@ -89,10 +89,10 @@ class BaB(Method):
         """
 
         def search(query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]:
-            return _Search(query, replace(self, nodes=nodes), budget, given).run()
+            some = replace(self, nodes=nodes, descent=0 if given else self.descent)
+            return _Search(query, some, budget, given).run()
 
-        nodes = self.nodes
-        return rebounded(query, budget, search, self, nodes) if rebounds(query) else search(query, nodes, budget)
+        return rebounded(query, budget, search, self) if rebounds(query) else search(query, self.nodes, budget)
 
 
 @dataclass(eq=False)
