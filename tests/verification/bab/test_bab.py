@@ -112,7 +112,7 @@ def test_deep_networks_are_decided_as_mixed_integer_programs_decide_them(dtype):
         truth = rc.certify(net, x, y, ball, "mip").verdict
         assert Verdict.UNKNOWN not in truth
         verdicts |= set(truth)
-        for candidates in (1, 4, 9):
+        for candidates in (1, 9):
             assert rc.certify(net, x, y, ball, BaB(candidates=candidates)).verdict == truth
     assert verdicts == {Verdict.ROBUST, Verdict.VULNERABLE}
 
