@@ -24,7 +24,7 @@ def deep(seed: int, dtype: torch.dtype = torch.float64, width: int = 6) -> Netwo
     return Network(randomised(mlp((3,), 3, [width] * 4), seed).to(dtype), (3,)).eval()
 
 
-def asked(net: Network, p: float, eps: float, seed: int = 0, count: int = 4) -> Query:
+def question(net: Network, p: float, eps: float, seed: int = 0, count: int = 4) -> Query:
     x = inputs(net, count, seed)
     return Query.of(net, x, net.predict(x), rc.Ball(p, eps))
 
@@ -58,7 +58,7 @@ def test_margins_of_closed_trees_hold_at_samples(p: float, dtype: torch.dtype) -
     split = 0
     for seed in range(2):
         net = deep(seed, dtype, width=8)
-        query = asked(net, p, {1.0: 0.3, 2.0: 0.2, math.inf: 0.12}[p], seed, count=2)
+        query = question(net, p, {1.0: 0.3, 2.0: 0.2, math.inf: 0.12}[p], seed, count=2)
         generator = torch.Generator().manual_seed(seed)
         for place in range(len(query)):
             one = query.restrict(torch.tensor([place]))
@@ -81,7 +81,7 @@ def test_children_cover_their_subproblem_and_their_bounds_hold(dtype: torch.dtyp
     gained = 0.0
     for seed in range(2):
         net = deep(seed, dtype, width=8)
-        query = asked(net, math.inf, 0.25, seed, count=1)
+        query = question(net, math.inf, 0.25, seed, count=1)
         tree = RegionTree(query)
         method = Alpha()
         with torch.no_grad():
@@ -109,7 +109,7 @@ def test_children_cover_their_subproblem_and_their_bounds_hold(dtype: torch.dtyp
 
 
 def test_the_clock_and_the_number_of_subproblems_end_a_tree() -> None:
-    query = asked(deep(1, width=12), math.inf, 0.4, count=1)
+    query = question(deep(1, width=12), math.inf, 0.4, count=1)
     late, few = RegionTree(query).grow(1000, time.monotonic()), RegionTree(query).grow(5, math.inf)
     assert not late.closed
     assert late.nodes == 1
@@ -119,6 +119,6 @@ def test_the_clock_and_the_number_of_subproblems_end_a_tree() -> None:
 
 
 def test_only_deep_networks_of_relus_are_bounded_again() -> None:
-    assert rebounds(asked(deep(0), math.inf, 0.1))
+    assert rebounds(question(deep(0), math.inf, 0.1))
     for name in ("fc", "fc deep", "max pool", "residual"):
-        assert not rebounds(asked(network(name), math.inf, 0.1))
+        assert not rebounds(question(network(name), math.inf, 0.1))
