@@ -122,3 +122,11 @@ def test_only_deep_networks_of_relus_are_bounded_again() -> None:
     assert rebounds(question(deep(0), math.inf, 0.1))
     for name in ("fc", "fc deep", "max pool", "residual"):
         assert not rebounds(question(network(name), math.inf, 0.1))
+
+
+def test_memory_limits_how_many_subproblems_are_split_at_once() -> None:
+    """Without room for one nothing is split; the answer is that of the root."""
+    query = question(deep(1, width=12), math.inf, 0.4, count=1)
+    some, none = RegionTree(query, budget=2**20), RegionTree(query, budget=2**12)
+    assert none.grow(20, math.inf).nodes == 1
+    assert some.grow(20, math.inf).nodes > 1

@@ -56,8 +56,7 @@ FEW = 400  # subproblems of `bab` before bounds are computed again
 REGIONS = 2000  # subproblems with bounds of their own
 INSIDE = 80  # subproblems of `bab` inside one of these
 _SHARE = 0.8  # of the seconds that are left, for these
-_TOGETHER = 16  # subproblems that are split at once, fewer where they have many unstable units
-_UNITS = 4000  # unstable units of these subproblems together
+_TOGETHER = 16  # subproblems that are split at once, fewer where memory is short
 _SEARCHED = 8  # of them that are searched at once
 _INNER, _STEPS = 4, 12  # steps on the slopes of inner bounds, and on those of margins
 _RATE = 0.4
@@ -115,9 +114,12 @@ class RegionTree:
         count, arrived, least = 1, 0, torch.full_like(best[open_], math.inf)
         heap = [(float(best[open_, 1].min()), 0, root.inputs, best[open_])]
         reach = _Reach(heap[0][0] / 2)
-        # A subproblem without unstable units has nothing to split: its margin ignores where its other units vanish.
-        while heap and arrived < nodes and time.monotonic() < deadline and _unstable(heap[0][2]):
-            some = [heapq.heappop(heap) for _ in range(min(len(heap), self._at_once(heap[0][2])))]
+        while heap and arrived < nodes and time.monotonic() < deadline:
+            several = self._at_once(heap[0][2])
+            # A subproblem without unstable units has nothing to split: its margin ignores where its other units vanish.
+            if several == 0 or not any(bool(within.unstable.any()) for within in heap[0][2].values()):
+                break
+            some = [heapq.heappop(heap) for _ in range(min(len(heap), several))]
             children, bounds = self._split(root, rows, [each[2:] for each in some], deadline)
             worst, count = bounds[..., 1].amin(1), count + len(bounds)
             while self.search is not None and time.monotonic() < deadline:
@@ -172,8 +174,14 @@ class RegionTree:
         return list(self.search(part, INSIDE, Budget(deadline=deadline), given))
 
     def _at_once(self, inputs: dict[int, Interval]) -> int:
-        """How many subproblems are split together: so many that their unstable units are not too many."""
-        return max(1, min(_TOGETHER, _UNITS // max(1, _unstable(inputs))))
+        """How many subproblems are split together: so many that the derivatives of their bounds fit the memory, maybe none."""
+        sizes = [math.prod(node.shape) for node in self.net.graph]
+        entries = sum(sizes)
+        for node in self.net.switches:
+            if self.backward.switched(node.inputs[0]):
+                # Functionals of both ends of every unstable unit, at all nodes on the way, and before each of them.
+                entries += 4 * int(inputs[node.index].unstable.sum()) * sum(sizes[: node.inputs[0] + 1])
+        return min(_TOGETHER, self.budget // (entries * self.x.element_size()))
 
     def _split(
         self, root: UnitBounds, rows: Property, parents: list[tuple[dict[int, Interval], Tensor]], deadline: float
@@ -263,11 +271,6 @@ class RegionTree:
         return low.reshape(-1, *shape), high.reshape(-1, *shape)
 
 
-def _unstable(inputs: dict[int, Interval]) -> int:
-    """The number of unstable units of a subproblem."""
-    return sum(int(within.unstable.sum()) for within in inputs.values())
-
-
 def rebounds(query: Query) -> bool:
     """Whether bounds of subproblems are computed again: the network is deep by the rule of `alpha`, and has ReLUs only."""
     return Alpha().inner_steps(query.double) > 0 and not query.double.graph.max_pools and not query.saved
@@ -288,7 +291,7 @@ def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iter
         started, left = time.monotonic(), min(float(each[found.index]) - found.seconds, budget.left)
         if left > 0:
             part = replace(query.restrict(torch.tensor([found.index])), row_margins=_rows(found))
-            tree = RegionTree(part, search).grow(REGIONS, started + _SHARE * left)
+            tree = RegionTree(part, search, method.budget).grow(REGIONS, started + _SHARE * left)
             seconds, count = found.seconds + time.monotonic() - started, found.nodes + tree.nodes
             rows = tree.margins[:, 1:]
             found = replace(found, row_margins=rows, seconds=seconds, nodes=count)
