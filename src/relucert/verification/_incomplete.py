@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.interval import Interval
+from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
@@ -171,8 +172,15 @@ class Bound(_Named):
     alone: bool = True
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
-        """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are."""
-        return bounded(query, self.method, spec(self.method), alone=self.alone)
+        """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are.
+
+        A method that can stop early has the seconds that the inputs have left together.
+        """
+        method = self.method
+        if isinstance(method, Alpha):
+            left = min(float(budget.each(len(query)).sum()), budget.left)
+            method = replace(method, seconds=max(0.0, min(method.seconds, left)))
+        return bounded(query, method, spec(self.method), alone=self.alone)
 
 
 @dataclass(frozen=True)

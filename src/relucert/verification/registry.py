@@ -51,6 +51,8 @@ MEASURED = 50
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
 CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+#: Slopes of inner bounds are left to branch and bound, which starts from them.
+ALPHA = Alpha(inner=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class Auto(Method):
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
         # Without the box bounds are seldom better: branch and bound, the last, looks at that.
-        bounds: tuple[Stage, ...] = (Bound(Alpha(), alone=False),)
+        bounds: tuple[Stage, ...] = (Bound(ALPHA, alone=False),)
         if p == 2:
             bounds = (*bounds, TimedBound(SDP(), SDP_CHUNK, alone=False))
         if single:

@@ -23,34 +23,27 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.interval import Interval
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import UnitBounds
-from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab._ball_alone import better_of_both
 from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._problem import Problem
-from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
+from relucert.verification.bab._rebounding import Roots, rebounded, rebounds
+from relucert.verification.bab._roots import WholeBalls
+from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
-_AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
+_AT_ONCE = 8  # points whose SDP-CROWN bounds or inner slopes are computed between two looks at the clock
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
 
 
@@ -90,16 +83,21 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-        return _Search(query, self, budget).run()
+
+        def search(query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]:
+            some = replace(self, nodes=nodes, descent=0 if given else self.descent)
+            return _Search(query, some, budget, given).run()
+
+        return rebounded(query, budget, search, self) if rebounds(query) else search(query, self.nodes, budget)
 
 
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
-    def __init__(self, query: Query, method: BaB, budget: Budget):
+    def __init__(self, query: Query, method: BaB, budget: Budget, given: Roots = ()):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
-        self.method, self.budget, self.limit = method, budget, budget.each(len(query))
+        self.method, self.budget, self.limit, self.given = method, budget, budget.each(len(query)), given
         self.found = Outcome.nothing(query.wide)
         none = torch.zeros(len(query), dtype=torch.bool)
         # Given up; yielded; with subproblems that nothing could decide; with all open subproblems saved.
@@ -164,7 +162,7 @@ class _Search:
         The pre-activation bounds that are found here serve all subproblems.
         """
         started = time.monotonic()
-        bounds, margins = self._whole()
+        bounds, margins = WholeBalls(self.query, self.budget, self.method.budget).bound(self.given)
         self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -187,39 +185,6 @@ class _Search:
         self.counterexamples = CounterexampleSearch(self.parts, self.method.descent, self.found, self._left)
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
-
-    def _whole(self) -> tuple[UnitBounds, Margins]:
-        """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        found = [
-            better_of_both(self.query.restrict(some), partial(self._root, some))
-            for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x)))
-        ]
-        inputs, logits = (
-            {
-                index: Interval(
-                    *(torch.cat([getattr(part[index], side) for part in parts]) for side in ("lower", "upper"))
-                )
-                for index in parts[0]
-            }
-            for parts in ([units.inputs for units, _ in found], [{0: units.logits} for units, _ in found])
-        )
-        rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
-        margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
-        return UnitBounds(inputs, logits[0], rounding), margins
-
-    def _root(self, some: Tensor, query: Query) -> tuple[UnitBounds, Margins]:
-        """Pre-activation bounds and margins over the balls of a query about the points `some`, or some of these."""
-        budget, left = self.method.budget, min(float(self.limit[some].sum()), self.budget.left)
-        method = Alpha(budget=budget)
-        if self.ball.p == 2:
-            # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
-            steps = SDP.steps if self.query.row_margins is None else 0
-            method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
-        alone = query.ball.box is None and self.ball.box is not None  # seldom better, and other norms gain least
-        if left <= 0 or (alone and self.ball.p != 2):
-            method = CROWN(budget=budget)
-        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
-        return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
