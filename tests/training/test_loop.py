@@ -58,6 +58,7 @@ MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
         ("plain", "fc1", 2), ("at(attack_steps=3)", "fc1", 2), ("at(attack_steps=3)", "resnet", "inf"),
         ("at(attack_steps=3)", "cnn", 1), (f"mmr({MARGIN})", "cnn", "inf"),
         (f"mmr+at({MARGIN}, attack_steps=3)", "fc1", 2), ("mmr-dd(lam=0.5, gamma_d=0.3)", "fc10", 1),
+        ("mmr-universal", "fc1", 1),
         ("cross-lipschitz(lam=0.5)", "fc1", 2), ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"),
         ("rs(lam=0.5, attack_steps=3)", "cnn", "inf"), ("spectral", "cnn", 2),
     ],
@@ -232,7 +233,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
         ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"),
         (
             {"scheme": "magic"},
-            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral, got 'magic'",
+            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, mmr-universal, .*, kw, .*, spectral, got 'magic'",
         ),
         ({"data": "imagenet"}, "data must be one of"),
         ({"p": 0.5}, "p must be a number >= 1 or inf, got 0.5"),

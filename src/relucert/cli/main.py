@@ -16,13 +16,15 @@ VERBS = {
     "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
     "data": "list, fetch and describe the data sets",
+    "doctor": "check what proofs assume of this machine and of torch",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Exit codes: 0 done, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard output closed the pipe.
+    Exit codes: 0 done, 1 `doctor` has found a fault, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard
+    output closed the pipe.
     """
     try:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
 #: Characters of the message of `DamagedData`, without path and remedy.
 LONGEST_MESSAGE = 1000
 
@@ -20,6 +23,10 @@ class UnsupportedLayer(RelucertError, TypeError):
 
 class WrongMode(RelucertError, RuntimeError):
     """The network is in train mode, but the function is only defined for eval mode."""
+
+
+class ReducedPrecision(RelucertError, RuntimeError):
+    """A setting of torch computes with shorter numbers than those of the network's dtype, which proofs do not cover."""
 
 
 class MissingData(RelucertError, FileNotFoundError):
@@ -63,3 +70,20 @@ class Contradiction(RelucertError, ArithmeticError):
 
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
+
+
+class Interrupted(KeyboardInterrupt, Generic[Result]):
+    """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
+
+    It is a `KeyboardInterrupt` and no error: code that does not know it is interrupted as always.
+
+    >>> try:
+    ...     raise Interrupted("2 of 5 inputs are decided", [1, 2])
+    ... except KeyboardInterrupt as stopped:
+    ...     print(stopped, stopped.result)
+    2 of 5 inputs are decided [1, 2]
+    """
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result

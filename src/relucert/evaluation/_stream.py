@@ -26,6 +26,8 @@ from relucert.networks.network import Network
 from relucert.records.record import Record, content_digest
 from relucert.records.store import RecordStore
 
+#: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
+AS_EXECUTED = " as executed"
 #: The fields of a record; one named "arrays" is a dictionary of arrays for the sidecar.
 Facts = Mapping[str, Any]
 #: `solve(x, y, piece)` yields the position in x and the facts of every point, each as soon as it is known.

@@ -42,12 +42,12 @@ class Record:
     (`relucert.core.methods.spec`), `content` (`content_digest` of the input and the label; None in lines that were written
     before there was one). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
     (proved over the ball, in real arithmetic), `executed` (the same for the network as it runs in its dtype), `rounding` (what
-    the margin was charged), `arithmetic` (what a proof covers, "executed" or "real"; only with the verdict robust), `by` (which
-    of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the example as robust
-    without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version), `arrays` (name ->
-    sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are equal if
-    all fields but `seconds` and `versions` are. Facts that contradict each other are refused: a verdict and its margin, the
-    ends of the radius, a counterexample outside the ball.
+    the margin was charged), `arithmetic` (what the proof of the verdict robust or of `lower` covers, "executed" or
+    "real"), `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the
+    example as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version),
+    `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN.
+    Records are equal if all fields but `seconds` and `versions` are. Facts that contradict each other are refused: a verdict
+    and its margin, the ends of the radius, a counterexample outside the ball.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -100,7 +100,8 @@ class Record:
             raise InvalidInput(f"claim must be left out unless the verdict is unknown, got {self.claim!r}")
         if found["arithmetic"] not in (None, "executed", "real"):
             raise InvalidInput(f"arithmetic must be 'executed', 'real' or None, got {self.arithmetic!r}")
-        if found["arithmetic"] is not None and found["verdict"] is not Verdict.ROBUST:
+        proof = found["verdict"] is Verdict.ROBUST or (found["verdict"] is None and found["lower"] is not None)
+        if found["arithmetic"] is not None and not proof:
             raise InvalidInput(f"arithmetic must be left out unless the verdict is robust, got {self.arithmetic!r}")
         if self.content is not None and not (isinstance(self.content, str) and _SHA256.fullmatch(self.content)):
             raise InvalidInput(f"content must be a sha256 in hexadecimal or None, got {self.content!r}")
