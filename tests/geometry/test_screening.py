@@ -12,7 +12,7 @@ import zoo
 from relucert.core.norms import dual
 from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._norm_bounds import Bounds, few_digits
+from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
 from relucert.networks.affine_map import chain
@@ -86,7 +86,9 @@ def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
         with torch.no_grad():
             truth = row_norms(truth_region, q)
             steps = chain(net.graph)
-            bounds, classes = _norm_bounds(region, steps, _exact_norms(region, steps, q, 2**30), q, torch.zeros(4).long())
+            bounds, classes = _norm_bounds(
+                region, steps, _exact_norms(region, steps, q, 2**30), q, torch.zeros(4).long()
+            )
             every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
             slack = 1e-12 if dtype == torch.float64 else 2e-6
             # A comparison of an entry with itself or with padding has no hyperplane.

@@ -96,7 +96,9 @@ class _Projected(ForwardRule[Spread]):
         columns[node.index] = half.unsqueeze(1) * self._cauchy(half)
         return Spread(lines.above * value.centre + half, None, columns)
 
-    def estimate(self, index: int, columns: Float[Tensor, " batch projections *shape"]) -> Float[Tensor, " batch *shape"]:
+    def estimate(
+        self, index: int, columns: Float[Tensor, " batch projections *shape"]
+    ) -> Float[Tensor, " batch *shape"]:
         """The sums of absolute values, or the norm, from the columns that start at a node."""
         if index == 0 and self.ball.p == 2.0:
             return (columns.square().mean(1) + torch.finfo(columns.dtype).tiny).sqrt()

@@ -22,8 +22,8 @@ from relucert.core.norms import dual
 from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
-from relucert.geometry.row_norms._chain_rows import first_norms
-from relucert.geometry.row_norms._norm_bounds import (
+from relucert.geometry.row_norms.chain_rows import first_norms
+from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
     one_layer_class_bounds,
@@ -147,7 +147,8 @@ def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:
     below = margins / torch.where(ahead, norms.upper, norms.lower)
     above = margins / torch.where(ahead, norms.lower, norms.upper)
     # 0 / 0: a margin of zero with a row that may be zero.
-    below, above = below.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf), above.nan_to_num(
-        nan=math.inf, posinf=math.inf, neginf=-math.inf
+    below, above = (
+        below.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf),
+        above.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf),
     )
     return below.masked_fill_(void, math.inf), above.masked_fill_(void, math.inf)

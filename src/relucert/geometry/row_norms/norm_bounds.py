@@ -20,7 +20,7 @@ from torch import Tensor
 
 from relucert.core.rounding import gamma_above
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._chain_rows import class_coefficients, gate, with_own
+from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
 from relucert.networks.local_rows import local_estimates, plan
 from relucert.networks.nodes import Affine, Switching
@@ -114,7 +114,7 @@ def convolution_bounds(region: LinearRegion, steps: list[Step], q: float, upper:
 def one_layer_class_bounds(
     region: LinearRegion, steps: list[Step], q: float, upper: Tensor, y: Int[Tensor, " batch"]
 ) -> Bounds | None:
-    """Bounds for the decision hyperplanes behind one hidden layer that reads the whole input; None if few digits do not help."""
+    """Bounds for the decision hyperplanes behind one hidden layer that is a matrix; None if few digits do not help."""
     dtype = few_digits(region.net.dtype, region.net.device, q)
     if dtype is None:
         return None
