@@ -23,13 +23,13 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms.chain_rows import first_norms
+from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
     one_layer_class_bounds,
     upper_norms,
 )
-from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
 from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
 from relucert.networks.affine_map import Step, chain
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms.chain_rows import gate
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
+from relucert.geometry.row_norms.chain_rows import gate
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
