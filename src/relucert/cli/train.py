@@ -19,6 +19,10 @@ PARAMETERS = {
     "gamma_d": "distance in pixels beyond which decision hyperplanes cost nothing",
     "k_b": "(first, last): number of nearest hyperplanes of units in the loss",
     "k_d": "(first, last): number of nearest decision hyperplanes in the loss",
+    "lam_1": "weight of the regulariser of l_1",
+    "lam_inf": "weight of the regulariser of l_inf",
+    "gamma_1": "l_1 distance beyond which hyperplanes cost nothing",
+    "gamma_inf": "l_inf distance beyond which hyperplanes cost nothing",
     "share_b": "instead of k_b, as shares of all units, such as (0.1, 0.02)",
     "share_d": "instead of k_d, as shares of all classes, such as (1.0, 1.0)",
     "nearest_after": "share of the run after which only the nearest hyperplanes count",
@@ -122,5 +126,5 @@ def run(config: Train) -> int:
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()
-    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder} --data {plain.data}")
+    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder}")
     return 0
