@@ -106,9 +106,10 @@ def test_needed_distances() -> None:
     norms = Bounds(torch.tensor([[1.0, 0.5, 1.0, 0.0]]), torch.tensor([[1.0, 2.0, 1.0, 0.0]]))
     margins = torch.tensor([[1.0, 2.0, 3.0, 0.0]])
     # Distances lie in [1, 1], [1, 4], [3, 3]; a zero row has no hyperplane.
-    assert Nearest(1, 10.0).needed(margins, norms).tolist() == [[True, True, False, False]]
-    assert Nearest(2, 10.0).needed(margins, norms).tolist() == [[True, True, True, False]]
-    assert Nearest(2, 0.5).needed(margins, norms).tolist() == [[True, True, False, False]]
+    assert Nearest(1, 10.0).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 10.0).needed(margins, norms)[0].tolist() == [[True, True, True, False]]
+    assert Nearest(2, 0.5).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 0.5, smallest=False).needed(margins, norms)[0].tolist() == [[False] * 4]
 
 
 def test_few_digits_only_in_float32() -> None:
