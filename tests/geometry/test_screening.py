@@ -12,6 +12,7 @@ import zoo
 from relucert.core.norms import dual
 from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms import chosen_norms
 from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
@@ -69,6 +70,19 @@ def test_loss_and_gradient_are_those_of_all_rows(name: str, dtype: torch.dtype) 
             tolerance = 1e-9 if dtype == torch.float64 else 1e-5
             assert abs(float((one - two).detach())) <= tolerance * abs(float(one.detach())), (p, gamma)
             assert gap <= tolerance * size + 1e-12, (p, gamma)
+
+
+@pytest.mark.parametrize("name", ["cnn", "three convolutions", "residual"])
+def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network(name, torch.float64)
+    x, y = zoo.inputs(net, 4), torch.arange(4) % net.classes
+    found = []
+    for kept in (chosen_norms.KEPT, 0):
+        monkeypatch.setattr(chosen_norms, "KEPT", kept)
+        loss = mmr(net, x, y, math.inf, 0.3, 0.3, 20, net.classes).mean()
+        found.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

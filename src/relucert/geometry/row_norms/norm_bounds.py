@@ -44,7 +44,8 @@ class Bounds:
 def few_digits(dtype: torch.dtype, device: torch.device, q: float) -> torch.dtype | None:
     """A dtype in which this processor multiplies several times faster than in `dtype`; None if there is none."""
     fast = dtype == torch.float32 and device.type == "cpu" and q in (1.0, 2.0, math.inf)
-    return torch.bfloat16 if fast and torch.cpu._is_avx512_bf16_supported() else None
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return torch.bfloat16 if fast and native() else None
 
 
 @torch.no_grad()
