@@ -9,6 +9,7 @@ import torch
 
 import zoo
 from geometry.test_screening import NETWORKS, network
+from relucert.bounding import _gradient_bounds
 from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.core.ball import Ball
 from relucert.training._schedules import Tightening
@@ -37,3 +38,17 @@ def test_loss_and_gradient_are_those_of_autograd(
             tolerance = 1e-9 if dtype == torch.float64 else 1e-5
             assert abs(float((expected - found).detach())) <= tolerance * float(expected.detach()), (p, box)
             assert gap <= tolerance * size, (p, box)
+
+
+@pytest.mark.parametrize("name", ["cnn", "fc deep"])
+def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network(name, torch.float64)
+    x, y = zoo.inputs(net, 4), torch.arange(4) % net.classes
+    loss = Bounded(method="kw", ball=Ball(math.inf, 0.05), tightening=Tightening(0, 0.4))
+    found = []
+    for kept in (_gradient_bounds.KEPT, 0):
+        monkeypatch.setattr(_gradient_bounds, "KEPT", kept)
+        value = worst_cross_entropy(loss.margins(net, x, y)).mean()
+        found.append(torch.autograd.grad(value, list(net.parameters())))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)

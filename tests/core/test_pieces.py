@@ -1,4 +1,4 @@
-"""Functions of rows in pieces: the same values and gradients as at once, and no gradient where none is asked for."""
+"""Functions of rows in pieces: the same values and gradients as at once, and rows without a gradient are not made again."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import zoo
 from relucert.core.norms import dual
 from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._norm_bounds import Bounds, few_digits
+from relucert.geometry.row_norms import chosen_norms
+from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
 from relucert.networks.affine_map import chain
@@ -71,6 +72,19 @@ def test_loss_and_gradient_are_those_of_all_rows(name: str, dtype: torch.dtype) 
             assert gap <= tolerance * size + 1e-12, (p, gamma)
 
 
+@pytest.mark.parametrize("name", ["cnn", "three convolutions", "residual"])
+def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network(name, torch.float64)
+    x, y = zoo.inputs(net, 4), torch.arange(4) % net.classes
+    found = []
+    for kept in (chosen_norms.KEPT, 0):
+        monkeypatch.setattr(chosen_norms, "KEPT", kept)
+        loss = mmr(net, x, y, math.inf, 0.3, 0.3, 20, net.classes).mean()
+        found.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
@@ -106,9 +120,10 @@ def test_needed_distances() -> None:
     norms = Bounds(torch.tensor([[1.0, 0.5, 1.0, 0.0]]), torch.tensor([[1.0, 2.0, 1.0, 0.0]]))
     margins = torch.tensor([[1.0, 2.0, 3.0, 0.0]])
     # Distances lie in [1, 1], [1, 4], [3, 3]; a zero row has no hyperplane.
-    assert Nearest(1, 10.0).needed(margins, norms).tolist() == [[True, True, False, False]]
-    assert Nearest(2, 10.0).needed(margins, norms).tolist() == [[True, True, True, False]]
-    assert Nearest(2, 0.5).needed(margins, norms).tolist() == [[True, True, False, False]]
+    assert Nearest(1, 10.0).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 10.0).needed(margins, norms)[0].tolist() == [[True, True, True, False]]
+    assert Nearest(2, 0.5).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 0.5, smallest=False).needed(margins, norms)[0].tolist() == [[False] * 4]
 
 
 def test_few_digits_only_in_float32() -> None:

@@ -32,6 +32,7 @@ from relucert.networks.traversal import Evaluation, Graph, propagate
 from relucert.networks.windows import Units, WindowRows
 
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
+KEPT = 2**29  # bytes that are kept for the gradient; rows that need more are made again
 
 
 class GradientBounds:
@@ -66,7 +67,7 @@ class GradientBounds:
 
     def margins(self, functionals: Float[Tensor, " batch rows classes"], relaxations: Relaxations) -> Tensor:
         """Lower bounds (batch, rows) of functionals of the logits, all of them in one pass."""
-        if self._follows_convolutions(len(self.graph) - 1):
+        if self._follows_convolutions(len(self.graph) - 1, functionals.shape[:2].numel()):
             batch = torch.arange(len(self.x), device=self.x.device).repeat_interleave(functionals.shape[1])
             rows, low, _ = self._behind_convolutions(len(self.graph) - 1, batch, functionals.flatten(0, 1), relaxations)
             every = rows.reshape(*functionals.shape[:2], *self.x.shape[1:])
@@ -77,14 +78,15 @@ class GradientBounds:
             bound = self._pulled(len(self.graph) - 1, functionals[rows], rebuilt(given, rows))
             return bound.minimum(self.x[rows], self.ball.restrict(rows)).T
 
-        at_once = self._at_once(functionals.shape[1])
-        return in_pieces(least, len(self.x), at_once, *lines, *self.weights, keep=True).T
+        at_once, rows = self._at_once(functionals.shape[1]), functionals.shape[:2].numel()
+        keep = 4 * rows * self.size * sum(math.prod(node.shape) for node in self.graph) <= KEPT
+        return in_pieces(least, len(self.x), at_once, *lines, *self.weights, keep=keep).T
 
     def _pulled_range(
         self, node: int, batch: Tensor, units: Tensor, relaxations: Relaxations
     ) -> Float[Tensor, " ends n"]:
         """The ends of units whose rows are pulled back through the graph."""
-        if self._follows_convolutions(node):
+        if self._follows_convolutions(node, len(batch)):
             rows, low, high = self._behind_convolutions(node, batch, units, relaxations)
             slacks = self.ball.slacks(self.x) if self.ball.box is not None else ()
             room = [slack.flatten(1).index_select(0, batch) for slack in slacks]
@@ -143,10 +145,13 @@ class GradientBounds:
         plain = not any(step.before for step in self.steps[1:depth])
         return depth if depth < len(kinds) and all(kinds[:depth]) and plain else 0
 
-    def _follows_convolutions(self, node: int) -> bool:
-        """Whether a node is the value of a matrix behind convolutions."""
+    def _follows_convolutions(self, node: int, rows: int) -> bool:
+        """Whether a node is the value of a matrix behind convolutions, and what so many rows keep fits into memory."""
         depth = self._depth()
-        return depth > 0 and self.steps is not None and any(step.last == node for step in self.steps[depth:])
+        if self.steps is None or not any(step.last == node for step in self.steps[depth:]):
+            return False
+        kept = rows * self.size * 2 * sum(math.prod(step.shape) for step in self.steps[:depth])
+        return depth > 0 and kept <= KEPT
 
     def _behind_convolutions(
         self, node: int, batch: Tensor, functionals: Tensor, relaxations: Relaxations
@@ -205,7 +210,7 @@ class GradientBounds:
 
 def _weights(graph: Graph) -> list[Tensor]:
     """The parameters that the nodes of a graph read, each once."""
-    owners = {source.owner for node in graph.affine_nodes for source in node.op.sources().values()}
+    owners = dict.fromkeys(source.owner for node in graph.affine_nodes for source in node.op.sources().values())
     found: dict[int, Tensor] = {}
     for owner in owners:
         for weight in owner.parameters():

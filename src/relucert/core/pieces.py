@@ -24,7 +24,7 @@ def in_pieces(
     """The results (results, count) of `function(rows, *tensors)`, for `size` rows at a time.
 
     `function` takes the numbers (n,) of rows and computes each row on its own: results (results, n). They are differentiable in
-    the tensors, and in nothing else. With `keep`, intermediate values are kept for the gradient: for rows most of which need it.
+    the tensors, and in nothing else. With `keep`, intermediate values are kept for the gradient, which most rows need then.
 
     >>> weights = torch.arange(6.0).reshape(3, 2).requires_grad_()
     >>> squares = in_pieces(lambda rows, table: table[rows].square().sum(1)[None], 3, 2, weights)

@@ -22,32 +22,36 @@ from relucert.core.norms import dual
 from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
-from relucert.geometry.row_norms._chain_rows import first_norms
-from relucert.geometry.row_norms._norm_bounds import (
+from relucert.geometry.row_norms.chain_rows import first_norms
+from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
+from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
     one_layer_class_bounds,
     upper_norms,
 )
-from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
 from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
 from relucert.networks.affine_map import Step, chain
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The `k` smallest distances, as far as they lie below `limit`; the smallest one in any case."""
+    """The `k` smallest distances, as far as they lie below `limit`; with `smallest`, the smallest one in any case."""
 
     k: int
     limit: float
+    smallest: bool = True
 
-    def needed(self, margins: Float[Tensor, " batch n"], norms: Bounds) -> Bool[Tensor, " batch n"]:
-        """Which distances of signed margins may be needed."""
+    def needed(
+        self, margins: Float[Tensor, " batch n"], norms: Bounds
+    ) -> tuple[Bool[Tensor, " batch n"], Float[Tensor, " batch n"]]:
+        """Which distances of signed margins may be needed, and lower bounds on all distances."""
         below, above = _quotients(margins, norms)
         reach = above.kthvalue(self.k, 1).values.clamp(max=self.limit)
-        reach = torch.maximum(reach, above.amin(1))
+        if self.smallest:
+            reach = torch.maximum(reach, above.amin(1))
         slack = gamma_above(64, margins.dtype) * reach.abs()
-        return below <= (reach + slack)[:, None]
+        return below <= (reach + slack)[:, None], below
 
 
 def screened_distances(
@@ -59,7 +63,9 @@ def screened_distances(
     wanted: tuple[Nearest, Nearest],
     budget: int = BUDGET,
 ) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
-    """The distances of `free_distances`, with inf in the place of those that are not wanted, where bounds rule them out.
+    """The distances of `free_distances`, with larger than wanted ones in the place of those that bounds rule out.
+
+    These are inf for hyperplanes of units, and lower bounds for decision hyperplanes.
 
     `wanted` says which distances to hyperplanes of units are needed, and which to decision hyperplanes.
     """
@@ -72,7 +78,7 @@ def screened_distances(
         needed = torch.ones_like(margins, dtype=torch.bool)
         if any(known is None for known in exact):
             every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
-            needed = wanted[0].needed(margins.abs(), every)
+            needed, _ = wanted[0].needed(margins.abs(), every)
     parts: list[Tensor] = []
     counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
     for place, (known, ahead, use) in enumerate(
@@ -93,21 +99,22 @@ def screened_distances(
 def _class_distances(
     region: LinearRegion, logits: Tensor, y: Tensor, q: float, wanted: Nearest, bounds: Bounds | None
 ) -> Float[Tensor, " batch classes"]:
-    """The signed distances to decision hyperplanes, inf for the own class and for those that bounds rule out.
+    """The signed distances to decision hyperplanes, inf for the own class, lower bounds for those that bounds rule out.
 
     Without bounds all rows are made, but the gradient goes back through those alone that the regulariser uses.
     """
     own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
     with torch.no_grad():
-        needed = ~own
+        needed, beyond = ~own, torch.full_like(logits, math.inf)
         if bounds is not None:
             lead = (logits.gather(1, y[:, None]) - logits).masked_fill(own, math.inf)
-            needed &= wanted.needed(lead, bounds)
+            use, beyond = wanted.needed(lead, bounds)
+            needed &= use
         batch, other = needed.nonzero(as_tuple=True)
     norms = torch.ones_like(logits)
     if len(batch):
         norms = norms.index_put((batch, other), chosen_class_norms(region, y[batch], batch, other, q))
-    return class_distances(logits, y, norms).masked_fill(~needed, math.inf)
+    return torch.where(needed, class_distances(logits, y, norms), beyond)
 
 
 def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budget: int) -> list[Tensor | None]:

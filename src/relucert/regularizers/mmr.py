@@ -47,7 +47,10 @@ class MMRParameters:
 
 @dataclass(frozen=True)
 class MMRTerms:
-    """The region term and the decision term of MMR, and the distances d_B and (signed) d_D; each has shape (batch,)."""
+    """The region term and the decision term of MMR, and the distances d_B and (signed) d_D; each has shape (batch,).
+
+    A d_D beyond gamma_d may be a lower bound.
+    """
 
     region: Tensor
     decision: Tensor
@@ -108,7 +111,7 @@ def mmr_terms(
     if parameters.gamma_b is not None:
         _check_count("k_b", k_b, margins.shape[1], "the number of hyperplanes")
         # Hyperplanes beyond gamma cost nothing, and only the nearest k enter: rows of all others are not made.
-        wanted = Nearest(k_b, parameters.gamma_b), Nearest(k_d, parameters.gamma_d)
+        wanted = Nearest(k_b, parameters.gamma_b), Nearest(k_d, parameters.gamma_d, smallest=False)
         units, classes = screened_distances(region, margins, logits, y, p, wanted, budget)
         d_b = units.topk(k_b, largest=False, sorted=False).values
         region_term = (1 - d_b / parameters.gamma_b).clamp(min=0).sum(1) / k_b

@@ -16,8 +16,8 @@ from torch import Tensor
 from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._chain_rows import gate
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
+from relucert.geometry.row_norms.chain_rows import gate
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
@@ -26,6 +26,7 @@ from relucert.networks.windows import Units, WindowRows
 #: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
 Functionals = Callable[[Tensor], Tensor]
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
+KEPT = 2**29  # bytes that are kept for the gradient; rows that need more are made again
 
 
 def chosen_norms(
@@ -35,7 +36,7 @@ def chosen_norms(
     steps = chain(region.net.graph)
     if steps is not None and 0 < place < len(steps) - 1 and all(step.conv is not None for step in steps[: place + 1]):
         return _window_norms(region, steps[: place + 1], batch, units, q)
-    if _convolved(region, steps, place):
+    if _convolved(region, steps, place, len(batch)):
         assert steps is not None
         return _conv_norms(region, steps[:place], batch, steps[place].weight().index_select(0, units), q)
     hyperplanes, pattern = region.hyperplanes[place], region.patterns[place]
@@ -43,7 +44,8 @@ def chosen_norms(
     def functionals(rows: Tensor) -> Tensor:
         return hyperplanes.functionals(pattern[batch[rows]], units[rows, None], region.net.dtype)
 
-    return _pulled_norms(region, hyperplanes.source, batch, functionals, q, keep=True)
+    keep = _fits(region, len(batch), 3 * sum(math.prod(node.shape) for node in region.net.graph))
+    return _pulled_norms(region, hyperplanes.source, batch, functionals, q, keep=keep)
 
 
 def chosen_class_norms(
@@ -53,7 +55,7 @@ def chosen_class_norms(
     steps = chain(region.net.graph)
     if steps is not None and len(steps) == 2 and steps[0].conv is None:
         return _one_layer_norms(region, steps, y, batch, other, q)
-    if steps is not None and len(steps) > 2 and _convolved(region, steps, len(steps) - 2):
+    if steps is not None and len(steps) > 2 and _convolved(region, steps, len(steps) - 2, len(batch)):
         last = steps[-1].weight()
         slopes = gate(region, len(steps) - 2).flatten(1)
         coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
@@ -66,14 +68,20 @@ def chosen_class_norms(
     return _pulled_norms(region, len(region.net.graph) - 1, batch, functionals, q)
 
 
-def _convolved(region: LinearRegion, steps: list[Step] | None, place: int) -> bool:
-    """Whether step `place` of a chain is a matrix behind convolutions alone."""
+def _convolved(region: LinearRegion, steps: list[Step] | None, place: int, rows: int) -> bool:
+    """Whether step `place` of a chain is a matrix behind convolutions alone, and what so many rows keep fits into memory."""
     return (
         steps is not None
         and 0 < place < len(steps)
         and steps[place].conv is None
         and all(step.conv is not None for step in steps[:place])
+        and _fits(region, rows, 2 * sum(math.prod(step.shape) for step in steps[:place]))
     )
+
+
+def _fits(region: LinearRegion, rows: int, numbers: int) -> bool:
+    """Whether so many rows may keep so many numbers each for the gradient."""
+    return rows * numbers * _size(region) <= KEPT
 
 
 def _conv_norms(
@@ -99,7 +107,8 @@ def _window_norms(
         some = every.restrict(rows)
         return norm(work.rows(some, factors, tables) * some.pick(inside, work.grids[0]), q).unsqueeze(0)
 
-    return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * work.entries), *factors, keep=True)[0]
+    at_once, keep = PIECE // (4 * _size(region) * work.entries), _fits(region, len(batch), 3 * work.entries)
+    return in_pieces(norms, len(batch), at_once, *factors, keep=keep)[0]
 
 
 def _pulled_norms(

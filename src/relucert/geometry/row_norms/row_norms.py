@@ -25,8 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 from relucert.core.norms import norm
 from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
-from relucert.geometry.row_norms._chain_rows import class_coefficients, first_norms, gate, with_own
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
+from relucert.geometry.row_norms.chain_rows import class_coefficients, first_norms, gate, with_own
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.local_rows import LocalRows, plan
 from relucert.networks.patches import axes

@@ -151,8 +151,8 @@ def phased_adjoint(
 ) -> Tensor:
     """The adjoint of a convolution as a convolution without stride, for all phases of the stride at once.
 
-    Tap t = a s + r of a window at u adds to pixel u s + t of the padded image: to phase r of the coarse pixel u + a. So the taps
-    of each phase r are a small filter of their own, flipped, and the phases are woven into the image, of shape `size`.
+    Tap t = a s + r of a window at u adds to pixel u s + t of the padded image: to phase r of the coarse pixel u + a. So the
+    taps of each phase r are a small filter of their own, flipped, and the phases are woven into the image, of shape `size`.
     """
     (high, wide), (channels, height, width) = stride, size
     rows, columns = (-(-weight.shape[2 + i] // stride[i]) for i in (0, 1))

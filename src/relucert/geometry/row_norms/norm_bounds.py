@@ -20,7 +20,7 @@ from torch import Tensor
 
 from relucert.core.rounding import gamma_above
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._chain_rows import class_coefficients, gate, with_own
+from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
 from relucert.networks.local_rows import local_estimates, plan
 from relucert.networks.nodes import Affine, Switching
@@ -44,7 +44,8 @@ class Bounds:
 def few_digits(dtype: torch.dtype, device: torch.device, q: float) -> torch.dtype | None:
     """A dtype in which this processor multiplies several times faster than in `dtype`; None if there is none."""
     fast = dtype == torch.float32 and device.type == "cpu" and q in (1.0, 2.0, math.inf)
-    return torch.bfloat16 if fast and torch.cpu._is_avx512_bf16_supported() else None
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return torch.bfloat16 if fast and native() else None
 
 
 @torch.no_grad()
@@ -114,7 +115,7 @@ def convolution_bounds(region: LinearRegion, steps: list[Step], q: float, upper:
 def one_layer_class_bounds(
     region: LinearRegion, steps: list[Step], q: float, upper: Tensor, y: Int[Tensor, " batch"]
 ) -> Bounds | None:
-    """Bounds for the decision hyperplanes behind one hidden layer that reads the whole input; None if few digits do not help."""
+    """Bounds for the decision hyperplanes behind one hidden layer that is a matrix; None if few digits do not help."""
     dtype = few_digits(region.net.dtype, region.net.device, q)
     if dtype is None:
         return None
