@@ -23,7 +23,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
-from relucert.networks.network import Network, outside_inference, single_threaded
+from relucert.networks.network import Network, one_thread, outside_inference, single_threaded
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
 from relucert.verification.workers import FEW, answers
@@ -73,7 +73,8 @@ def certify(
         return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
-    query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
+    with one_thread():
+        query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
     budget = Budget(math.inf if timeout is None else timeout)
     return _certificate(x, decide_by(workers, query, entry.verifier(chosen), budget, batch))
 
