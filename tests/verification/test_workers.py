@@ -117,6 +117,22 @@ def test_an_interruption_gives_what_has_arrived(monkeypatch):
     assert children() == 0
 
 
+def test_answers_are_made_with_one_thread():
+    def threads(points: Tensor) -> Iterator[int]:
+        for _ in points:
+            yield torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for count in (1, 2):
+            for used in workers.answers(threads, torch.arange(8), 4, count):
+                assert used == 1
+                assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("method", ["kw", "crown", "auto"])
 def test_verdicts_do_not_depend_on_workers(method):
     net, ball = network("cnn", torch.float32), rc.Ball(math.inf, 0.02)

@@ -2,7 +2,7 @@
 
 Beside it the ways in which others run a network: in float64 (`in_double`), with weights as constants (`frozen_weights`), with
 gradients of inputs and bounds even if the caller has disabled gradients (`outside_inference`), with one thread
-(`single_threaded`).
+(`one_thread`).
 """
 
 from __future__ import annotations
@@ -290,18 +290,23 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     return tensor
 
 
-def single_threaded(found: Iterator[Result]) -> Iterator[Result]:
-    """The same results, with one thread of torch for what happens between two of them.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch for a while: several beside any other load wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
-    Several threads of torch beside any other load wait for each other most of the time.
-    """
+
+def single_threaded(found: Iterator[Result]) -> Iterator[Result]:
+    """The same results, with one thread of torch for what happens between two of them."""
     while True:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            result = next(found)
-        except StopIteration:
-            return
-        finally:
-            torch.set_num_threads(threads)
+        with one_thread():
+            try:
+                result = next(found)
+            except StopIteration:
+                return
         yield result

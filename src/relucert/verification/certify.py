@@ -26,7 +26,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
 from relucert.networks.execution import require_full_precision
-from relucert.networks.network import Network, outside_inference, single_threaded
+from relucert.networks.network import Network, one_thread, outside_inference, single_threaded
 from relucert.verification._union import decide_union
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
@@ -126,7 +126,8 @@ def decisions(
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
-    query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
+    with one_thread():
+        query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
     budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
     if len(balls) == 1:
         return decide_by(workers, query, verifier, budget, batch)
@@ -168,9 +169,9 @@ class _Decide:
 def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:
     """The decisions of a verifier about all inputs, `batch` of them at a time, each as soon as it is made.
 
-    A verifier may take several batches at a time and work on them as the query's `batch` says.
-    Inputs that violate the property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are
-    open when the deadline of the budget passes have no decision. Every step leaves inference mode.
+    A verifier may take several batches at a time, and works on them as the query's `batch` says. Inputs that violate the
+    property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are open when the deadline
+    of the budget passes have no decision. Every step leaves inference mode.
     """
     start = 0
     for part in query.split(batch * batches(verifier)):
