@@ -27,7 +27,7 @@ def better_of_both(query: Query, bound: Callable[[Query], Root]) -> Root:
     units, margins = bound(query)
     rows = torch.stack([margins.real, margins.executed], -1)
     if query.row_margins is not None:
-        rows = torch.fmax(rows, query.row_margins)
+        rows = torch.fmax(rows, query.row_margins[..., :2])
     open_ = ~query.proves(rows).all(1)
     if query.ball.box is None or not bool(open_.any()):
         return units, margins

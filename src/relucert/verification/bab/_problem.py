@@ -14,11 +14,11 @@ class Problem:
     row: int
     leaves: list[tuple[float, int, int]] = field(default_factory=list)
     closed: bool = False
-    proved: list[float] = field(default_factory=lambda: [math.inf, math.inf])
+    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
 
-    def close(self, margin: float, executed: float) -> None:
-        """A subproblem is proved: the problem's margins are the smallest of its subproblems'."""
-        self.proved = [min(self.proved[0], margin), min(self.proved[1], executed)]
+    def close(self, *margins: float) -> None:
+        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
+        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
 
     def least(self) -> float:
         """The margin in real arithmetic that is proved over all subproblems, open or closed."""

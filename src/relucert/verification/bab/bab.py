@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
@@ -164,15 +165,16 @@ class _Search:
         """
         started = time.monotonic()
         bounds, margins = self._whole()
-        self.margins = torch.stack([margins.real, margins.executed], -1)
+        self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
-            self.margins = torch.fmax(self.margins, known)
+            # Without a third column nothing is known of what was computed.
+            self.margins = torch.fmax(self.margins, F.pad(known, (0, 3 - known.shape[-1]), value=math.nan))
         open_ = ~self.query.proves(self.margins)
         for point, saved in self.query.saved.items():
             kept = torch.zeros_like(open_[point]).index_fill(0, saved.row, True)
             open_[point] &= kept
-        self.found.prove(~open_.any(1), self.margins, margins.computed)
+        self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
         balls = UnitBalls.around(self.query, bounds, self.owner.unique(), self.budget)
@@ -227,7 +229,7 @@ class _Search:
             if problem.point in self.query.saved:
                 splits = self.query.saved[problem.point].leaves(problem.row, *self.parts.known(problem.point))
                 # Of what the search at the larger ball has closed only the sign of the margin is known.
-                problem.close(math.ulp(0.0), math.ulp(0.0) if self.query.strict else -math.inf)
+                problem.close(math.ulp(0.0), math.ulp(0.0) if self.query.strict else -math.inf, -math.inf)
             keys += [key] * len(splits)
             rows.append(splits)
         if not keys:
@@ -266,7 +268,8 @@ class _Search:
             for problem in self.of.get(point, []):
                 row = self.margins[point, problem.row]
                 row[0] = max(float(row[0]), problem.least())
-            self.found.margin[point] = self.margins[point, :, 0].amin()
+                row[2] = torch.fmax(row[2], row[0])
+            self.found.margin[point], _, self.found.computed[point] = self.margins[point].amin(0)
         parts = self.ended.pop(point, [])
         for problem in self.of.get(point, []):
             if problem.leaves:
@@ -294,7 +297,7 @@ class _Search:
 
     def _proved(self, found: AscentResult, which: Tensor) -> Tensor:
         """Which subproblems are proved; their problems take note of the margins."""
-        margins = torch.stack([found.margin, found.executed], 1)
+        margins = torch.stack([found.margin, found.executed, found.computed], 1)
         proved = self.query.proves(margins)
         for place in proved.nonzero()[:, 0].tolist():
             self.problems[int(which[place])].close(*margins[place].tolist())
@@ -341,7 +344,9 @@ class _Search:
             for solved in self.of[problem.point]:
                 place = solved.point, solved.row
                 self.margins[place] = torch.fmax(self.margins[place], self.margins.new_tensor(solved.proved))
-            self.found.margin[problem.point], self.found.executed[problem.point] = self.margins[problem.point].amin(0)
+            least = self.margins[problem.point].amin(0)
+            for values, value in zip((self.found.margin, self.found.executed, self.found.computed), least, strict=True):
+                values[problem.point] = value
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen subproblem in two and bound both."""
