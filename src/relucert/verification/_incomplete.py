@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +36,8 @@ from relucert.networks.network import Network
 from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
+Root = tuple[UnitBounds, Margins]
+
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
 
 
@@ -275,3 +277,33 @@ def _improve(
         if len(open_) == 0:
             break
     return open_
+
+
+def better_of_both(query: Query, bound: Callable[[Query], Root]) -> Root:
+    """Bounds of units and margins by `bound` over balls cut with the box, and over balls alone where these prove too little.
+
+    What rounding does to the nodes is that of the smaller sets.
+    """
+    units, margins = bound(query)
+    rows = torch.stack([margins.real, margins.executed], -1)
+    if query.row_margins is not None:
+        rows = torch.fmax(rows, query.row_margins[..., :2])
+    open_ = ~query.proves(rows).all(1)
+    if query.ball.box is None or not bool(open_.any()):
+        return units, margins
+    some = (open_ & query.ball.cut(query.wide)).nonzero()[:, 0]
+    if not len(some):
+        return units, margins
+    part = query.restrict(some)
+    more, other = bound(replace(part, ball=part.ball.without_box()))
+    inputs = {index: _met(within, more.inputs[index], some) for index, within in units.inputs.items()}
+    best = margins.stacked()
+    best[some] = torch.fmax(best[some], other.stacked())
+    met = UnitBounds(inputs, _met(units.logits, more.logits, some), units.rounding)
+    return met, Margins.unstacked(best)
+
+
+def _met(within: Interval, other: Interval, some: Tensor) -> Interval:
+    """An interval, cut with that of some examples."""
+    both = within.restrict(some).known().meet(other.known())
+    return Interval(within.lower.index_copy(0, some, both.lower), within.upper.index_copy(0, some, both.upper))

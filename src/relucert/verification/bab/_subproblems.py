@@ -1,4 +1,4 @@
-"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` stores those that are open.
+"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` and `Problem` store those that are open.
 
 A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
 from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point. Of every point only
@@ -36,6 +36,25 @@ from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.verifier import Query, SavedSubproblems
 
 KINDS = (("signs", torch.int8), ("slopes", torch.float32), ("betas", torch.float32))
+
+
+@dataclass(eq=False)
+class Problem:
+    """One point and one row of its property: its open subproblems (margin, order of arrival, slot), worst first."""
+
+    point: int
+    row: int
+    leaves: list[tuple[float, int, int]] = field(default_factory=list)
+    closed: bool = False
+    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
+
+    def close(self, *margins: float) -> None:
+        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
+        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
+
+    def least(self) -> float:
+        """The margin in real arithmetic that is proved over all subproblems, open or closed."""
+        return min([self.proved[0], *(margin for margin, _, _ in self.leaves)])
 
 
 class Leaves(NamedTuple):

@@ -42,12 +42,11 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab._ball_alone import better_of_both
+from relucert.verification._incomplete import better_of_both
 from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._problem import Problem
-from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
+from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
 _AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
