@@ -33,7 +33,7 @@ from relucert.bounding.backward_bounds import BUDGET
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.methods.sdp import SDP
+from relucert.bounding.methods.sdp import SDP, UnitBalls
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
@@ -43,7 +43,6 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification._incomplete import better_of_both
-from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
@@ -176,7 +175,9 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        balls = UnitBalls.around(self.query, bounds, self.owner.unique(), self.budget)
+        round_ = self.owner.unique() if self.ball.p == 2 else self.owner[:0]
+        until = time.monotonic() + self.budget.left
+        balls = UnitBalls.around(self.double, self.x, self.ball, bounds, round_, until)
         self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
         unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
