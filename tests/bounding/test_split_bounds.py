@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +12,12 @@ from oracles import enumerate_distance, small_fc
 from relucert.bounding import split_bounds
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.sdp import UnitBalls
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
 from relucert.networks.traversal import ForwardRule, propagate
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._subproblems import Leaves, SubProblems
 from relucert.verification.bab.bab import BaB
 from relucert.verification.verifier import Budget, Query
@@ -34,9 +33,7 @@ def problems(net: Network, p: float, eps: float, over_balls: bool, box: bool = T
     query = Query.of(net, x, net.predict(x), Ball(p, eps, (0.0, 1.0) if box else None))
     bounds = CROWN().start(query.double, query.wide, query.ball, net.dtype)
     owner, row = torch.arange(2), torch.zeros(2, dtype=torch.long)
-    # Balls of l2 hold the sets of other norms as well.
-    round_ = replace(query, ball=Ball(2.0, eps * (1 if p <= 2 else math.sqrt(x[0].numel())), query.ball.box))
-    balls = UnitBalls.around(round_, bounds, owner, Budget())
+    balls = UnitBalls.around(query.double, query.wide, query.ball, bounds, owner)
     parts = SubProblems(query, balls, owner, row, 0.1, 4)
     parts.over_balls[:] = over_balls
     return parts
@@ -174,7 +171,7 @@ def test_bounds_that_exclude_the_input_give_no_balls() -> None:
     upper = bounds.inputs[first].upper.clone()
     upper[0].view(-1)[unit] = 0.0  # the part of the first ball where a unit is inactive that is active at x
     part = bounds.improved({**bounds.inputs, first: Interval(bounds.inputs[first].lower, upper)})
-    balls = UnitBalls.around(query, part, torch.arange(2), Budget())
+    balls = UnitBalls.around(query.double, query.wide, query.ball, part, torch.arange(2))
     assert not balls.known(0)
     assert balls.known(1)
     assert torch.equal(balls.bounds.inputs[first].upper[0], upper[0])

@@ -301,16 +301,18 @@ class _SplitBound:
     @torch.no_grad()
     def _keep(self, margin: Float[Tensor, " problems"]) -> None:
         """Keep the slopes and multipliers of the best bound of every subproblem so far."""
-        now = [{i: value.detach() for i, value in part.items()} for part in (self.slopes, self.betas)]
+        slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (self.slopes, self.betas))
         if self.best is None:
-            self.best = margin, *({i: value.clone() for i, value in part.items()} for part in now)
+            slopes, betas = ({i: value.clone() for i, value in part.items()} for part in (slopes, betas))
+            self.best = margin, slopes, betas
             return
         last, *parts = self.best
         better = margin > last
-        kept = [
-            {i: torch.where(better[:, None], new[i], old[i]) for i in new} for new, old in zip(now, parts, strict=True)
-        ]
-        self.best = torch.where(better, margin, last), *kept
+        slopes, betas = (
+            {i: torch.where(better[:, None], value, old[i]) for i, value in new.items()}
+            for new, old in zip((slopes, betas), parts, strict=True)
+        )
+        self.best = torch.where(better, margin, last), slopes, betas
 
     def kept(self) -> tuple[Numbers, Numbers]:
         """Slopes and multipliers for subproblems to start from: over balls those of the best bound, else the last."""

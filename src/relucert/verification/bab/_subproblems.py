@@ -1,4 +1,4 @@
-"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` stores those that are open.
+"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` and `Problem` store those that are open.
 
 A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
 from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point. Of every point only
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
+from relucert.bounding.methods.sdp import UnitBalls
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
@@ -32,7 +33,6 @@ from relucert.bounding.split_bounds import (
 )
 from relucert.core.properties import Property
 from relucert.networks.traversal import Node
-from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.verifier import Query, SavedSubproblems
 
 KINDS = (("signs", torch.int8), ("slopes", torch.float32), ("betas", torch.float32))

@@ -29,13 +29,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
+from relucert.bounding.methods.sdp import UnitBalls
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification.bab._balls import UnitBalls
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._rebounding import Roots, rebounded, rebounds
@@ -175,7 +175,9 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        balls = UnitBalls.around(self.query, bounds, self.owner.unique(), self.budget)
+        round_ = self.owner.unique() if self.ball.p == 2 else self.owner[:0]
+        until = time.monotonic() + self.budget.left
+        balls = UnitBalls.around(self.double, self.x, self.ball, bounds, round_, until)
         self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
         unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
@@ -233,7 +235,8 @@ class _Search:
             for problem in self.of.get(point, []):
                 row = self.margins[point, problem.row]
                 row[0] = max(float(row[0]), problem.least())
-            self.found.margin[point] = self.margins[point, :, 0].amin()
+                row[2] = torch.fmax(row[2], row[0])
+            self.found.margin[point], _, self.found.computed[point] = self.margins[point].amin(0)
         parts = self.ended.pop(point, [])
         for problem in self.of.get(point, []):
             if problem.leaves:
