@@ -29,7 +29,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.sdp import SDP
@@ -225,18 +224,10 @@ class _Search:
             x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
             known = method.start(self.double, x, ball, self.query.net.dtype)
             found.append(method.prove(self.double, known, x, ball, prop))
-        inputs, logits = (
-            {
-                index: Interval(
-                    *(torch.cat([getattr(part[index], side) for part in parts]) for side in ("lower", "upper"))
-                )
-                for index in parts[0]
-            }
-            for parts in ([units.inputs for units, _ in found], [{0: units.logits} for units, _ in found])
-        )
-        rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
+        units = UnitBounds.joined([units for units, _ in found])
+        rounding = rounding_over(self.double, self.x, self.ball, units.inputs, self.query.net.dtype)
         margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
-        return UnitBounds(inputs, logits[0], rounding), margins
+        return replace(units, rounding=rounding), margins
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
