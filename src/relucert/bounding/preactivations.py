@@ -9,6 +9,7 @@ relaxations of the nodes before. A node without a switching node before it is li
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,6 +63,16 @@ class UnitBounds:
             self.logits.restrict(batch),
             None if self.rounding is None else self.rounding.restrict(batch),
         )
+
+    @staticmethod
+    def joined(parts: Sequence[UnitBounds]) -> UnitBounds:
+        """The bounds of several batches one after the other; what rounding does is left out."""
+
+        def all_of(found: Sequence[Interval]) -> Interval:
+            return Interval(torch.cat([each.lower for each in found]), torch.cat([each.upper for each in found]))
+
+        inputs = {index: all_of([part.inputs[index] for part in parts]) for index in parts[0].inputs}
+        return UnitBounds(inputs, all_of([part.logits for part in parts]))
 
     def detach(self) -> UnitBounds:
         """The bounds as constants, without gradients."""

@@ -37,7 +37,6 @@ from relucert.networks.network import Network
 from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
-Root = tuple[UnitBounds, Margins]
 
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
 

@@ -48,18 +48,10 @@ class WholeBalls:
             better_of_both(query.restrict(some), partial(self._root, some))
             for some in torch.arange(len(query)).split(size)
         ]
-        inputs, logits = (
-            {
-                index: Interval(
-                    *(torch.cat([getattr(part[index], side) for part in parts]) for side in ("lower", "upper"))
-                )
-                for index in parts[0]
-            }
-            for parts in ([units.inputs for units, _ in found], [{0: units.logits} for units, _ in found])
-        )
-        rounding = rounding_over(query.double, query.wide, query.ball, inputs, query.net.dtype)
+        units = UnitBounds.joined([units for units, _ in found])
+        rounding = rounding_over(query.double, query.wide, query.ball, units.inputs, query.net.dtype)
         margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
-        return UnitBounds(inputs, logits[0], rounding), margins
+        return replace(units, rounding=rounding), margins
 
     def _root(self, some: Int[Tensor, " points"], query: Query) -> Root:
         """Pre-activation bounds and margins over the balls of a query about the points `some`, or some of these."""
