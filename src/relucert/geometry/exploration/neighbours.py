@@ -191,7 +191,7 @@ class HyperplaneSearch(RegionSearch):
             self.open[index] = False
             return
         fresh = Combined(
-            rows.flatten(1),
+            rows.flatten(1).clone(),
             (measured.raw_lead - measured.lead_errors)[every, classes],
             measured.class_errors[every, classes],
         )
@@ -206,7 +206,7 @@ class HyperplaneSearch(RegionSearch):
         point = nearest.point[:, 0]
         self.witnesses.around(index, point, rows)
         second, violated = self._most_violated(measured, point)
-        going = violated & (turns < GROWN)
+        going = violated & (turns < GROWN) & ~self.blurred[index]  # nothing is raised where the pattern is uncertain
         self.open[index[~going]] = False
         kept = going.nonzero()[:, 0]
         if len(kept) == 0:
