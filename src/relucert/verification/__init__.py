@@ -14,5 +14,6 @@ The way of one input through `certify(net, x, y, ball, "auto")`, file by file, i
    the network again (`networks.prediction`).
 
 `mip` is another complete verifier. `radius` finds the largest radius: by the theorem (`_exploration`), by bounds (`_search`),
-by branch and bound (`_narrowing`) or by programs (`mip.distortion`); `_upper` adds an attack. `bounds` gives the intervals alone.
+by branch and bound (`_narrowing`) or by programs (`mip.distortion`); `_upper` adds an attack. `bounds` gives the
+intervals alone.
 """
