@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
 
 from relucert.core.results import RadiusInterval
-from relucert.geometry.theorem import Known, Region
+from relucert.geometry.theorem import Known
+from relucert.verification._incomplete import BATCH, RegionTheorem
 from relucert.verification._search import RadiusSearch
-from relucert.verification.verifier import Budget, Query
+from relucert.verification.verifier import Budget, Intervals, Query
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Exploration(RegionTheorem):
     """The radius theorem; `start` finds the certified radii that it starts from."""
 
-    method: Region
     start: RadiusSearch | None = None
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """Lower and upper ends, and which are exact, from one search; the time of the start counts."""
-        seconds = min(float(budget.each(len(query)).min()), budget.left / len(query))
-        if self.start is None:
-            known = Known(seconds=seconds)
-            return self.method.radius(query.net, query.x, query.y, query.p, query.sides, known)
-        began = time.monotonic()
-        first = self.start.radius(query, budget, tol)
-        spent = (time.monotonic() - began) / len(query)
+        self._refuse_strict(query)
+        return Intervals.by_batches(query, BATCH, partial(self._explored, budget=budget, tol=tol))
+
+    def _explored(self, part: Query, budget: Budget, tol: float) -> RadiusInterval:
         own = math.inf if self.method.seconds is None else self.method.seconds
-        known = Known(radius=first.lower, seconds=max(0.0, min(seconds, own) - spent))
-        found = self.method.radius(query.net, query.x, query.y, query.p, query.sides, known)
+        seconds = min(own, float(torch.as_tensor(budget.seconds).min()))
+        began, certified = time.monotonic(), None
+        if self.start is not None:
+            certified = Intervals.joined(self.start.intervals(part, budget, tol)).lower
+        spent = (time.monotonic() - began) / len(part)
+        left = min(seconds - spent, budget.left / len(part))
+        known = Known(radius=certified, seconds=max(0.0, left))
+        found = self.method.radius(part.net, part.x, part.y, part.p, part.sides, known)
         return replace(found, seconds=found.seconds + spent)

@@ -28,9 +28,10 @@ from relucert.bounding.preactivations import Bounding
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
+from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
 from relucert.verification._exploration import Exploration
-from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound
+from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
@@ -167,6 +168,7 @@ ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
         Entry(Region, RegionTheorem, lambda method: _exploration(method), targets=False),
+        Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
         Entry(CROWN, Bound, RadiusSearch),
