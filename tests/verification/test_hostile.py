@@ -14,7 +14,8 @@ from relucert.networks.network import Network
 
 CERTIFY = ("region", "universal", "ibp", "crown", "alpha", "lipschitz", "bab(nodes=20)", "mip(seconds=2)")
 RADIUS = (
-    "region", "region(regions=0)", "region(regions=1)", "region(regions=None)", "region(facets=False)", "universal", "crown",
+    "region", "region(regions=0)", "region(regions=1)", "region(regions=None)", "region(facets=False)", "universal",
+    "crown",
     "bab(nodes=20)", "mip(seconds=0.5)",
 )  # fmt: skip
 

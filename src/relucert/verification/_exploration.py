@@ -11,38 +11,36 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from relucert.core.results import RadiusInterval
-from relucert.geometry.theorem import Known, Region
-from relucert.verification._incomplete import BATCH, refuse_strict
+from relucert.geometry.theorem import Known
+from relucert.verification._incomplete import BATCH, RegionTheorem
 from relucert.verification._search import RadiusSearch
 from relucert.verification.verifier import Budget, Intervals, Query
 
 
 @dataclass(frozen=True)
-class Exploration:
+class Exploration(RegionTheorem):
     """The radius theorem; `start` finds the certified radii that it starts from."""
 
-    method: Region
     start: RadiusSearch | None = None
 
     def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """Lower and upper ends, and which are exact, from one search; the time of the start counts."""
-        refuse_strict(query, self.method.name)
-        for index in torch.arange(len(query)).split(BATCH):
-            yield Intervals(index, self._radius(query.restrict(index.to(query.x.device)), budget.restrict(index), tol))
+        self._refuse_strict(query)
+        return Intervals.by_batches(query, BATCH, partial(self._explored, budget=budget, tol=tol))
 
-    def _radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
-        seconds = min(float(budget.each(len(query)).min()), budget.left / len(query))
-        if self.start is None:
-            known = Known(seconds=seconds)
-            return self.method.radius(query.net, query.x, query.y, query.p, query.sides, known)
-        began = time.monotonic()
-        first = Intervals.joined(self.start.intervals(query, budget, tol))
-        spent = (time.monotonic() - began) / len(query)
+    def _explored(self, part: Query, budget: Budget, tol: float) -> RadiusInterval:
         own = math.inf if self.method.seconds is None else self.method.seconds
-        known = Known(radius=first.lower, seconds=max(0.0, min(seconds, own) - spent))
-        found = self.method.radius(query.net, query.x, query.y, query.p, query.sides, known)
+        seconds = min(own, float(torch.as_tensor(budget.seconds).min()))
+        began, certified = time.monotonic(), None
+        if self.start is not None:
+            certified = Intervals.joined(self.start.intervals(part, budget, tol)).lower
+        spent = (time.monotonic() - began) / len(part)
+        left = min(seconds - spent, budget.left / len(part))
+        known = Known(radius=certified, seconds=max(0.0, left))
+        found = self.method.radius(part.net, part.x, part.y, part.p, part.sides, known)
         return replace(found, seconds=found.seconds + spent)

@@ -70,6 +70,20 @@ class RegionTheorem(_Named):
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
 
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
+        """The intervals of the theorem, which is about real arithmetic."""
+        self._refuse_strict(query)
+        return Intervals.by_batches(query, BATCH, self._radius)
+
+    def _refuse_strict(self, query: Query) -> None:
+        if query.strict:
+            raise InvalidInput(
+                f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
+            )
+
+    def _radius(self, part: Query) -> RadiusInterval:
+        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
+
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
 
@@ -101,26 +115,10 @@ class UniversalTheorem(RegionTheorem):
 
     method: Universal  # type: ignore[assignment]
 
-    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
-        """The intervals of the theorem, which is about real arithmetic."""
-        refuse_strict(query, self.name)
-        return Intervals.by_batches(query, BATCH, self._radius)
-
-    def _radius(self, part: Query) -> RadiusInterval:
-        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
-
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         proved = self.method.radius(query.net, query.x, query.y, query.p).lower
         _, values, _ = LinearRegion.evaluated(query.double, query.wide)
         return proved > query.ball.radii(query.wide), _region_margins(query, values)
-
-
-def refuse_strict(query: Query, name: str) -> None:
-    """Raise if a radius must hold for the executed network: the theorem is about real arithmetic."""
-    if query.strict:
-        raise InvalidInput(
-            f"arithmetic must be 'real' for a radius by {name}, whose theorem is about real arithmetic, got 'executed'"
-        )
 
 
 def _region_margins(query: Query, values: list[Tensor]) -> Margins:

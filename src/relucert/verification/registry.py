@@ -211,8 +211,8 @@ def _itself(method: Any) -> Any:
 ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
-        Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(Region, RegionTheorem, lambda method: _exploration(method), targets=False),
+        Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
         Entry(CROWN, Bound, RadiusSearch),

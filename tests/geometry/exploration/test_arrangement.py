@@ -79,6 +79,7 @@ def truths(name: str, box: Any) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
+@pytest.mark.share(3)
 @nets
 @norms
 @boxes
@@ -97,6 +98,17 @@ def test_intervals_hold_the_truth_and_never_get_wider(name: str, p: float, box: 
         lower, upper = found.lower, found.upper
     if p == 2 and box is not None:
         assert lower.tolist() == pytest.approx(truth.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_units_that_leave_the_box_on_one_side(p: float) -> None:
+    """The distance to a hyperplane in the box depends on the side on which x lies."""
+    net = small_fc((3,), [4], 3, 4)
+    x = inputs(net, 2, seed=4)[:1]
+    truth = piecewise_distance(net, x, int(net.predict(x)), p, UNIT)
+    for regions in (1, 3, 8):
+        found = radius(net, x, p=p, box=UNIT, method=Region(regions=regions, facets=False))
+        assert_around(found, torch.tensor([truth], dtype=torch.float64))
 
 
 def half_spaces(seed: int, count: int, size: int) -> tuple[HalfSpaces, Tensor, Tensor]:

@@ -64,6 +64,7 @@ ROUNDS = 24  # times that the key of a decision is raised before it ends the sea
 JOIN = 4  # violated units that join a decision at once
 VIOLATED = 1e-9  # relative violation of a unit's half space at a nearest point
 LUCKY = (1e-6, 1e-4)  # relative steps beyond a decision hyperplane from a point that may lie outside the region
+ROWS = 24  # rows of a key in the memory, besides those of the classes
 OBJECT = 2000  # bytes of an entered region and its open keys
 CHILD, REGION, DECISION, MET, END = range(5)  # what a key is of
 
@@ -126,6 +127,8 @@ class ArrangementSearch(RegionSearch):
         self.turn = 0
         self.beyond = torch.full_like(self.lower, math.inf)  # the smallest key that was not stored
         self.stored = 0
+        # Keys that are treated in one batch of tensors.
+        self.chunk = max(1, self.budget // (64 * self.x[0].numel() * (self.net.classes + ROWS)))
 
     def _start(self) -> None:
         """Measure the regions of x, order the units by distance, and open the empty sets."""
@@ -145,7 +148,9 @@ class ArrangementSearch(RegionSearch):
         start = _Set((), (), -1, 0.0)
         for b in self.open.nonzero()[:, 0].tolist():
             self._push(b, float(self.horizon[b]), END, None)
-        self._enter_sets([(b, start) for b in self.open.nonzero()[:, 0].tolist()])
+        opened = [(b, start) for b in self.open.nonzero()[:, 0].tolist()]
+        for first in range(0, len(opened), self.chunk):
+            self._enter_sets(opened[first : first + self.chunk])
 
     def _order(self, index: Tensor, margins: Tensor) -> None:
         """The units of every example by their distances, in the box where they are near, and the distance of the next unit."""
@@ -194,9 +199,11 @@ class ArrangementSearch(RegionSearch):
                     regions.append((b, what))
                 else:
                     decisions.append((b, key, what))
-        self._solve(sets)
-        self._enter_sets(regions)
-        self._raise(decisions)
+        for start in range(0, max(len(sets), len(regions), len(decisions)), self.chunk):
+            part = slice(start, start + self.chunk)
+            self._solve(sets[part])
+            self._enter_sets(regions[part])
+            self._raise(decisions[part])
 
     def _next_child(self, b: int, key: float, children: _Children, turn: int) -> _Set:
         """The set of an open child, whose multipliers are not known yet; the next child of the same set is opened."""
@@ -338,18 +345,14 @@ class ArrangementSearch(RegionSearch):
             more = tuple(unit for unit in outside[i].tolist() if unit >= 0)
             found = tuple(tuple(part[i, :count].tolist()) for part, count in zip(parts, counts, strict=True))
             found = (*found[:2], (*found[2], *(0.0 for _ in more)))
-            place = int(worst[i])
-            at = (
-                (0, place)
-                if place < units.shape[1]
-                else (1, 0)
-                if place == units.shape[1]
-                else (2, place - units.shape[1] - 1)
-            )
+            kind, place = 0, int(worst[i])
+            while place >= parts[kind].shape[1]:
+                kind, place = kind + 1, place - parts[kind].shape[1]
             going = (more or float(violation[i]) > 0) and what.turns < ROUNDS
             changed = _Decision(
-                what.parent, what.target, (*what.joined, *more), found, (2, counts[2]) if more else at, what.turns + 1
-            )
+                what.parent, what.target, (*what.joined, *more), found, (2, counts[2]) if more else (kind, place),
+                what.turns + 1,
+            )  # fmt: skip
             self._push(b, max(before, float(key[i])), DECISION if going else MET, changed)
 
     def _violations(self, spaces: HalfSpaces, step: Tensor) -> Float[Tensor, " n k"]:

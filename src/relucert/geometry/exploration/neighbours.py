@@ -94,10 +94,9 @@ class HyperplaneSearch(RegionSearch):
         parts = (-measured.raw_margins, measured.margin_errors, measured.row_errors)
         margins, margin_errors, row_errors = (part.gather(1, places).where(real, 0.0) for part in parts)
         spaces = HalfSpaces(rows, margins, margin_errors, row_errors, norm(rows, 1, 2))
-        sides = (
-            (side * RAISED).flatten(1) for side in (self.x[index] - self.low[index], self.high[index] - self.x[index])
-        )
-        box = Box(*sides, reach(self.x[index], self.p, (self.low[index], self.high[index])))
+        x, low, high = self.x[index], self.low[index], self.high[index]
+        below, above = ((side * RAISED).flatten(1) for side in (x - low, high - x))
+        box = Box(below, above, reach(x, self.p, (low, high)))
         multipliers = ascend(spaces, torch.zeros_like(margins), box, torch.full_like(nothing, math.inf), QUICK)
         distance = self._nearest_of(index, combined(spaces, multipliers)).distance[:, 0]
         return distance.nan_to_num(0.0, math.inf, 0.0)
@@ -191,7 +190,7 @@ class HyperplaneSearch(RegionSearch):
             self.open[index] = False
             return
         fresh = Combined(
-            rows.flatten(1),
+            rows.flatten(1).clone(),
             (measured.raw_lead - measured.lead_errors)[every, classes],
             measured.class_errors[every, classes],
         )
@@ -206,7 +205,7 @@ class HyperplaneSearch(RegionSearch):
         point = nearest.point[:, 0]
         self.witnesses.around(index, point, rows)
         second, violated = self._most_violated(measured, point)
-        going = violated & (turns < GROWN)
+        going = violated & (turns < GROWN) & ~self.blurred[index]  # nothing is raised where the pattern is uncertain
         self.open[index[~going]] = False
         kept = going.nonzero()[:, 0]
         if len(kept) == 0:
