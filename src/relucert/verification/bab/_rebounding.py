@@ -60,6 +60,7 @@ _TOGETHER = 16  # subproblems that are split at once, fewer where memory is shor
 _SEARCHED = 8  # of them that are searched at once
 _INNER, _STEPS = 4, 12  # steps on the slopes of inner bounds, and on those of margins
 _RATE = 0.4
+_COLUMNS = [1, 2, 0]  # of `Margins` in the order of `Query.row_margins`
 _BETTER = 0.1  # the weight of the better child in a branching score
 
 
@@ -106,7 +107,7 @@ class RegionTree:
         root, margins = method.prove(self.net, known, self.x, self.query.ball, self.prop)
         best = margins.stacked()[0].double()
         if self.query.row_margins is not None:
-            best[:, 1:] = torch.fmax(best[:, 1:], self.query.row_margins[0])
+            best[:, 1:] = torch.fmax(best[:, 1:], self.query.row_margins[0, :, :2])
         open_ = (~self.query.proves(best[:, 1:])).nonzero()[:, 0]
         if len(open_) == 0:
             return Tree(best, True, 1)
@@ -168,7 +169,7 @@ class RegionTree:
         assert self.search is not None
         every = best.repeat(len(ready), 1, 1)
         every[:, open_] = bounds[ready]
-        part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=every[..., 1:])
+        part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=every[..., _COLUMNS])
         units = children.restrict(ready).recharged(part.double, part.wide, part.ball)
         given = ((units, Margins.unstacked(every)),)
         return list(self.search(part, INSIDE, Budget(deadline=deadline), given))
@@ -293,13 +294,13 @@ def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iter
             part = replace(query.restrict(torch.tensor([found.index])), row_margins=_rows(found))
             tree = RegionTree(part, search, method.budget).grow(REGIONS, started + _SHARE * left)
             seconds, count = found.seconds + time.monotonic() - started, found.nodes + tree.nodes
-            rows = tree.margins[:, 1:]
+            rows = tree.margins[:, _COLUMNS]
             found = replace(found, row_margins=rows, seconds=seconds, nodes=count)
             if tree.falsified is not None:
                 yield replace(tree.falsified, index=found.index, seconds=seconds, nodes=count, method=name)
                 continue
             if tree.closed:
-                margin, executed = rows.amin(0).tolist()
+                margin, executed, _ = rows.amin(0).tolist()
                 yield replace(
                     found, verdict=Verdict.ROBUST, margin=margin, executed=executed, method=name, reason="", saved=None
                 )
