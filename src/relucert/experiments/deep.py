@@ -69,8 +69,11 @@ def decided(config: TrainConfig, eps: float) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def slack(config: TrainConfig, eps: float) -> float:
-    """The largest charge for rounding of the executed network, as a share of the margin at the input, over some points."""
+def slack(config: TrainConfig, eps: float) -> dict[str, float]:
+    """Charges for rounding as shares of the margin at the input, over some points: median and largest.
+
+    `executed` is what the rounding of the executed network costs, `all` that and what the computation of the bound rounds.
+    """
     net, data = load(config.folder), dataset(config.data)
     x, y = data.x_test[:SLACK_POINTS], data.y_test[:SLACK_POINTS]
     found = certify(net, x, y, Ball(math.inf, eps), SLACK_METHOD)
@@ -79,8 +82,13 @@ def slack(config: TrainConfig, eps: float) -> float:
     right = ~found.which(Verdict.MISCLASSIFIED)
     logits = net(x).double()
     own = logits.gather(1, y[:, None])
-    others = logits.scatter(1, y[:, None], -math.inf).amax(1, keepdim=True)
-    return float(((found.computed - found.executed) / (own - others)[:, 0])[right].max())
+    lead = (own - logits.scatter(1, y[:, None], -math.inf).amax(1, keepdim=True))[:, 0]
+    shares = {"executed": (found.margin - found.executed) / lead, "all": (found.computed - found.executed) / lead}
+    return {
+        f"{kind} {name}": float(value)
+        for kind, share in shares.items()
+        for name, value in (("median", share[right].median()), ("largest", share[right].max()))
+    }
 
 
 def page(known: dict[str, Any]) -> str:
@@ -91,7 +99,7 @@ def page(known: dict[str, Any]) -> str:
         for name in configs if name in known for eps in RADII if f"{eps:g}" in known[name]
     ]  # fmt: skip
     slacks = [
-        Slack(network=name, eps=eps, share=known[name][f"slack {eps:g}"])
+        Slack(network=name, eps=eps, shares=known[name][f"slack {eps:g}"])
         for name in configs if name in known for eps in RADII if f"slack {eps:g}" in known[name]
     ]  # fmt: skip
     commands = [command(config) for name, config in configs.items() if name in known]

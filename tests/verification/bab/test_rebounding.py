@@ -48,6 +48,7 @@ def test_verdicts_are_those_of_mixed_integer_programs(dtype: torch.dtype, monkey
         truth = rc.certify(net, x, y, ball, "mip").verdict
         assert Verdict.UNKNOWN not in truth
         assert rc.certify(net, x, y, ball, BaB()).verdict == truth
+        assert rc.certify(net, x, y, ball, "auto").verdict == truth
     assert any(closed)
 
 

@@ -60,6 +60,7 @@ _TOGETHER = 16  # subproblems that are split at once, fewer where memory is shor
 _SEARCHED = 8  # of them that are searched at once
 _INNER, _STEPS = 4, 12  # steps on the slopes of inner bounds, and on those of margins
 _RATE = 0.4
+
 _BETTER = 0.1  # the weight of the better child in a branching score
 
 
