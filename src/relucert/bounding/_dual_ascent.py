@@ -93,7 +93,7 @@ def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor]
     """A function that takes a step of Adam down the gradient of a loss."""
     for tensor in (tensor for group in groups for tensor in group["params"]):
         tensor.requires_grad_()
-    optimiser = torch.optim.Adam(groups, betas=schedule.averages)
+    optimiser = torch.optim.Adam(groups, betas=schedule.averages, fused=True)
     decay = torch.optim.lr_scheduler.ExponentialLR(optimiser, schedule.decay)
 
     def update(loss: Tensor) -> None:

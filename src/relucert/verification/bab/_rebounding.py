@@ -60,7 +60,7 @@ _TOGETHER = 16  # subproblems that are split at once, fewer where memory is shor
 _SEARCHED = 8  # of them that are searched at once
 _INNER, _STEPS = 4, 12  # steps on the slopes of inner bounds, and on those of margins
 _RATE = 0.4
-_COLUMNS = [1, 2, 0]  # of `Margins` in the order of `Query.row_margins`
+
 _BETTER = 0.1  # the weight of the better child in a branching score
 
 
@@ -169,7 +169,7 @@ class RegionTree:
         assert self.search is not None
         every = best.repeat(len(ready), 1, 1)
         every[:, open_] = bounds[ready]
-        part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=every[..., _COLUMNS])
+        part = replace(self.query.restrict(torch.zeros(len(ready), dtype=torch.long)), row_margins=_as_rows(every))
         units = children.restrict(ready).recharged(part.double, part.wide, part.ball)
         given = ((units, Margins.unstacked(every)),)
         return list(self.search(part, INSIDE, Budget(deadline=deadline), given))
@@ -294,16 +294,17 @@ def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iter
             part = replace(query.restrict(torch.tensor([found.index])), row_margins=_rows(found))
             tree = RegionTree(part, search, method.budget).grow(REGIONS, started + _SHARE * left)
             seconds, count = found.seconds + time.monotonic() - started, found.nodes + tree.nodes
-            rows = tree.margins[:, _COLUMNS]
+            rows = _as_rows(tree.margins)
             found = replace(found, row_margins=rows, seconds=seconds, nodes=count)
             if tree.falsified is not None:
                 yield replace(tree.falsified, index=found.index, seconds=seconds, nodes=count, method=name)
                 continue
             if tree.closed:
-                margin, executed, _ = rows.amin(0).tolist()
+                margin, executed, computed = rows.amin(0).tolist()
                 yield replace(
-                    found, verdict=Verdict.ROBUST, margin=margin, executed=executed, method=name, reason="", saved=None
-                )
+                    found, verdict=Verdict.ROBUST, margin=margin, executed=executed, computed=computed, method=name,
+                    reason="", saved=None,
+                )  # fmt: skip
                 continue
         rest.append(found)
     if not rest:
@@ -319,6 +320,11 @@ def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iter
         before = rest[last.index]
         seconds, count = before.seconds + last.seconds, before.nodes + last.nodes
         yield replace(last, index=before.index, seconds=seconds, nodes=count, method=name)
+
+
+def _as_rows(margins: Float[Tensor, " *rows 3"]) -> Float[Tensor, " *rows 3"]:
+    """Margins in the order of a query's `row_margins`: for real arithmetic, as executed, as computed."""
+    return margins[..., [1, 2, 0]]
 
 
 def _rows(found: Decision) -> Tensor | None:
