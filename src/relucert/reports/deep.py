@@ -62,8 +62,7 @@ def page(points: Sequence[DecidedPoints], slacks: Sequence[Slack], commands: Seq
             "## What rounding costs",
             "",
             "What a margin by `crown` is charged for rounding, in percent of the margin at the input, over the correctly "
-            "classified ones of 100 points: for the executed network alone, and with the computation of the bound in float32. "
-            "The largest shares are those of inputs near a decision boundary.",
+            "classified ones of 100 points: for the executed network alone, and with the computation of the bound in float32.",
             "",
             *table(
                 ["network", "norm, eps", *(f"{kind}, {name}" for kind in _KINDS for name in ("median", "largest"))],
