@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import relucert as rc
+from relucert.core import rounding
 from relucert.core.errors import ReducedPrecision
+from relucert.core.rounding import SETTINGS, reduced_precision
 from relucert.networks import execution
-from relucert.networks.execution import SETTINGS, flushes_denormals, reduced_precision, rounds_to_nearest
+from relucert.networks.execution import flushes_denormals, rounds_to_nearest
 from zoo import inputs, network
 
 
@@ -38,12 +40,12 @@ def test_convolutions_by_transforms_are_measured_and_named():
 
 @pytest.mark.parametrize("path", SETTINGS["cpu"])
 def test_settings_of_torch_are_read(monkeypatch, path):
-    monkeypatch.setattr(execution, "_setting", lambda name: "bf16" if name == path else "none")
+    monkeypatch.setattr(rounding, "_setting", lambda name: "bf16" if name == path else "none")
     assert reduced_precision() == [f"torch.backends.{path} is 'bf16'"]
 
 
 def test_older_settings_are_read(monkeypatch):
-    monkeypatch.setattr(execution, "_setting", lambda name: None)
+    monkeypatch.setattr(rounding, "_setting", lambda name: None)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert reduced_precision() == ["torch.get_float32_matmul_precision() is 'high'"]
 

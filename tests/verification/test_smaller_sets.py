@@ -17,8 +17,7 @@ from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import Bounding
 from relucert.core.ball import Ball
 from relucert.networks.network import Network
-from relucert.verification._incomplete import proved_margins
-from relucert.verification.bab._roots import better_of_both
+from relucert.verification._incomplete import better_of_both, proved_margins
 from relucert.verification.verifier import Query
 from zoo import NETWORKS, inputs, network
 

@@ -203,7 +203,6 @@ class _PreactivationBounds(ChargedIntervals):
         rounding = backward.rounding
         super().__init__(None if rounding is None else Accuracy(backward.graph, rounding))
         self.backward, self.tightening = backward, tightening
-        self.gradients = GradientBounds(backward.graph, backward.x, backward.ball)
         self.inputs: dict[int, Interval] = {}
         self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
         #: The intervals of the values of switching nodes.
@@ -246,8 +245,10 @@ class _PreactivationBounds(ChargedIntervals):
         intervals = self.tightening.intervals or not everything
         if self.backward.patched(source) and self.tightening.every:
             return self.backward.local(self.relaxations, charge)
-        if charge is None and not everything and self.gradients.serves(self.relaxations):
-            return self.gradients.refined(source, known, self.relaxations)
+        if charge is None and not everything:
+            gradients = GradientBounds(self.backward.graph, self.backward.x, self.backward.ball)
+            if gradients.serves(self.relaxations):
+                return gradients.refined(source, known, self.relaxations)
         if not everything:
             known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():

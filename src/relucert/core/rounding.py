@@ -1,4 +1,4 @@
-"""Rounding: gamma_n, the slack of a decision, and numbers rounded towards the safe side.
+"""Rounding: gamma_n, the slack of a decision, numbers rounded towards the safe side, and settings of torch that break gamma_n.
 
 Bounds are rounded outwards and points inwards, so that a proof or a counterexample holds in real arithmetic. All rounding
 error bounds of the package are made of the numbers below; nobody else writes multiples of the machine epsilon.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.core.errors import ReducedPrecision
 from relucert.core.norms import check_p, norm
 
 #: By how many machine epsilons of the largest logit a class must win. Another batch size sums the same terms in another
@@ -159,3 +161,57 @@ def rounded_inwards(
     near = (centre + shorter).to(x.dtype)
     near = torch.where(apart_up(near.double(), centre) > shorter.abs(), torch.nextafter(near, x.flatten(1)), near)
     return torch.where(long, near, z.flatten(1)).reshape(z.shape)
+
+
+#: Settings of torch that say with which numbers float32 products are computed, by device.
+SETTINGS = {
+    "cpu": ("mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision"),
+    "cuda": ("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision"),
+}
+SHORT = ("tf32", "bf16")
+
+
+def reduced_precision(device: str = "cpu") -> list[str]:
+    """The settings of torch under which float32 products on a kind of device are computed with shorter numbers, as texts.
+
+    >>> reduced_precision()
+    []
+    >>> with torch.autocast("cpu"):
+    ...     reduced_precision()
+    ["torch.autocast('cpu') is on"]
+    """
+    found = [f"torch.autocast({device!r}) is on"] if torch.is_autocast_enabled(device) else []
+    for path in SETTINGS.get(device, ()):
+        value = _setting(path)
+        if value in SHORT:
+            found.append(f"torch.backends.{path} is {value!r}")
+    if _setting("mkldnn.matmul.fp32_precision") is None and torch.get_float32_matmul_precision() != "highest":
+        # Older versions of torch have this setting alone.
+        found.append(f"torch.get_float32_matmul_precision() is {torch.get_float32_matmul_precision()!r}")
+    direct = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    if device == "cpu" and not direct and _transforms():
+        found.append("torch.backends.mkldnn is off, so that NNPACK computes convolutions by transforms")
+    return found
+
+
+def require_full_precision(x: Tensor, purpose: str) -> None:
+    """Raise unless products of numbers like those of x are computed in their dtype; float64 has no shorter numbers inside."""
+    found = [] if x.dtype == torch.float64 else reduced_precision(x.device.type)
+    if found:
+        raise ReducedPrecision(
+            f"{purpose} must be computed in {str(x.dtype).removeprefix('torch.')} throughout, got: {'; '.join(found)}"
+        )
+
+
+def _setting(path: str) -> Any:
+    """A setting of `torch.backends`, None where this version of torch has none."""
+    found: Any = torch.backends
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _transforms() -> bool:
+    """Whether this build of torch has NNPACK, which computes some convolutions by FFT or Winograd transforms."""
+    nnpack = getattr(torch.backends, "nnpack", None)
+    return nnpack is not None and bool(nnpack.is_available())

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
+from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
 from relucert.evaluation._stream import AS_EXECUTED, Facts, Task, save
 from relucert.evaluation.config import CertifyConfig
-from relucert.networks.execution import require_full_precision
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
@@ -122,7 +122,7 @@ class CertifyTask(Task[CertifyConfig]):
         x, y = self.x[indices], self.y[indices]
         self.net.check(x, y)
         self.net.require_eval("a certificate")
-        require_full_precision(self.net, "a certificate")
+        require_full_precision(self.x, "a certificate")
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
         strict = self.config.arithmetic == "executed"

@@ -3,8 +3,8 @@
 A proof for the executed network charges every entry of an affine node with n terms a relative error of
 gamma_n = n u / (1 - n u), u the unit roundoff of the dtype (`core.rounding`): products and sums are rounded to nearest in that
 dtype, in any order, with or without fused operations. Shorter numbers inside (TF32, bfloat16, autocast) break this, and so do
-convolutions by transforms (Winograd, FFT). `reduced_precision` reads the settings of torch, which is cheap; `summation_errors`
-measures.
+convolutions by transforms (Winograd, FFT). `reduced_precision` (`core.rounding`) reads the settings of torch, which is cheap;
+`summation_errors` measures.
 """
 
 from __future__ import annotations
@@ -12,57 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relucert.core.errors import ReducedPrecision
 from relucert.core.rounding import gamma
-from relucert.networks.network import Network
-
-#: Settings of torch that say with which numbers float32 products are computed, by device.
-SETTINGS = {
-    "cpu": ("mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision"),
-    "cuda": ("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision"),
-}
-SHORT = ("tf32", "bf16")
-
-
-def reduced_precision(device: str = "cpu") -> list[str]:
-    """The settings of torch under which float32 products on a kind of device are computed with shorter numbers, as texts.
-
-    >>> reduced_precision()
-    []
-    >>> with torch.autocast("cpu"):
-    ...     reduced_precision()
-    ["torch.autocast('cpu') is on"]
-    """
-    found = [f"torch.autocast({device!r}) is on"] if torch.is_autocast_enabled(device) else []
-    for path in SETTINGS.get(device, ()):
-        value = _setting(path)
-        if value in SHORT:
-            found.append(f"torch.backends.{path} is {value!r}")
-    if _setting("mkldnn.matmul.fp32_precision") is None and torch.get_float32_matmul_precision() != "highest":
-        # Older versions of torch have this setting alone.
-        found.append(f"torch.get_float32_matmul_precision() is {torch.get_float32_matmul_precision()!r}")
-    direct = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    if device == "cpu" and not direct and _transforms():
-        found.append("torch.backends.mkldnn is off, so that NNPACK computes convolutions by transforms")
-    return found
-
-
-def require_full_precision(net: Network, purpose: str) -> None:
-    """Raise unless the network's products are computed in its dtype; float64 has no shorter numbers inside."""
-    if net.dtype == torch.float64:
-        return
-    device = next((weights.device.type for weights in net.parameters()), "cpu")
-    found = reduced_precision(device)
-    if found:
-        raise ReducedPrecision(
-            f"{purpose} must be computed in {str(net.dtype).removeprefix('torch.')} throughout, got: {'; '.join(found)}"
-        )
+from relucert.core.rounding import reduced_precision as reduced_precision
 
 
 def flushes_denormals() -> bool:
@@ -131,17 +87,3 @@ def _share(
         bound = (gamma(terms + 1, dtype) + gamma(terms + 1)) * layer(*(part.abs() for part in wide))
         worst = max(worst, float((error / bound).max()))
     return worst
-
-
-def _setting(path: str) -> Any:
-    """A setting of `torch.backends`, None where this version of torch has none."""
-    found: Any = torch.backends
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
-def _transforms() -> bool:
-    """Whether this build of torch has NNPACK, which computes some convolutions by FFT or Winograd transforms."""
-    nnpack = getattr(torch.backends, "nnpack", None)
-    return nnpack is not None and bool(nnpack.is_available())

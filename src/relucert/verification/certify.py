@@ -24,8 +24,8 @@ from relucert.core.ball import Ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
+from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
-from relucert.networks.execution import require_full_precision
 from relucert.networks.network import Network, one_thread, outside_inference, single_threaded
 from relucert.verification._union import decide_union
 from relucert.verification.registry import find
@@ -110,7 +110,7 @@ def decisions(
     chosen, entry = find(method)
     net.check(x, y)
     net.require_eval("a certificate")
-    require_full_precision(net, "a certificate")
+    require_full_precision(x, "a certificate")
     balls = [ball] if isinstance(ball, Ball) else list(ball)
     if not balls:
         raise InvalidInput(f"ball must be a ball or several, got {ball!r}")

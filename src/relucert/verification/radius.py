@@ -17,7 +17,7 @@ from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
-from relucert.networks.execution import require_full_precision
+from relucert.core.rounding import require_full_precision
 from relucert.networks.network import Network, outside_inference
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
@@ -108,7 +108,7 @@ def intervals(
     p = check_p(p)
     net.check(x, y)
     net.require_eval("a radius")
-    require_full_precision(net, "a radius")
+    require_full_precision(x, "a radius")
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")

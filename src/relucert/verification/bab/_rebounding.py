@@ -28,7 +28,7 @@ from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.inner_slopes import InnerAscent, optimised
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
@@ -52,6 +52,7 @@ class Search(Protocol):
     def __call__(self, query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]: ...
 
 
+ROOT_SHARE = 0.4  # of the seconds of a point, for bounds over its whole ball
 FEW = 400  # subproblems of `bab` before bounds are computed again
 REGIONS = 2000  # subproblems with bounds of their own
 INSIDE = 80  # subproblems of `bab` inside one of these
@@ -272,9 +273,18 @@ class RegionTree:
         return low.reshape(-1, *shape), high.reshape(-1, *shape)
 
 
-def rebounds(query: Query) -> bool:
-    """Whether bounds of subproblems are computed again: the network is deep by the rule of `alpha`, and has ReLUs only."""
-    return Alpha().inner_steps(query.double) > 0 and not query.double.graph.max_pools and not query.saved
+def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
+    """Pre-activation bounds in float64, and margins.
+
+    Where the network is in float32 so is the computation, with its rounding charged: that is twice as fast, and rounding is far
+    below what optimised slopes gain.
+    """
+    net, double, ball, prop = query.net, query.double, query.ball, query.prop
+    if net.dtype != torch.float32 or net.graph.max_pools or not prop.fits(torch.float32):
+        return method.prove(double, method.start(double, query.wide, ball, net.dtype), query.wide, ball, prop)
+    known = method.start(net, query.x, ball, net.dtype)
+    units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
+    return units.recharged(double, query.wide, ball), Margins.unstacked(margins.stacked().double())
 
 
 def rebounded(query: Query, budget: Budget, search: Search, method: BaB) -> Iterator[Decision]:

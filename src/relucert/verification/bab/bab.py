@@ -11,8 +11,8 @@ changes that, and then the verdict is UNKNOWN. Open subproblems are saved, and a
 Max pools become ReLUs first (`networks.unpooled`) and are split like all others: in real arithmetic a maximum, executed or not,
 is the sum of ReLUs that replaces it. Counterexamples are run through the network as it was given.
 
-Rounding is charged in every bound (`bounding.rounding`). A subproblem is closed when its margin is proved, for real arithmetic
-or, where the query is strict, for the executed network; whether a point's margins all hold when executed is noted.
+Rounding is charged in every bound. A subproblem is closed when its margin is proved, for real arithmetic, or for the executed
+network where the query is strict.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.methods.sdp import UnitBalls
+from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.sdp import SDP, UnitBalls
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
-from relucert.networks.network import frozen_weights
+from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
+from relucert.verification._incomplete import better_of_both
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._rebounding import Roots, rebounded, rebounds
-from relucert.verification.bab._roots import WholeBalls
+from relucert.verification.bab._rebounding import ROOT_SHARE, Roots, deep_bounds, rebounded
 from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
@@ -88,7 +93,13 @@ class BaB(Method):
             some = replace(self, nodes=nodes, descent=0 if given else self.descent)
             return _Search(query, some, budget, given).run()
 
-        return rebounded(query, budget, search, self) if rebounds(query) else search(query, self.nodes, budget)
+        again = _deep(query.double) and not query.double.graph.max_pools and not query.saved
+        return rebounded(query, budget, search, self) if again else search(query, self.nodes, budget)
+
+
+def _deep(net: Network) -> bool:
+    """Whether slopes of inner bounds are optimised, and bounds of subproblems computed again."""
+    return Alpha().inner_steps(net) > 0
 
 
 class _Search:
@@ -162,7 +173,7 @@ class _Search:
         The pre-activation bounds that are found here serve all subproblems.
         """
         started = time.monotonic()
-        bounds, margins = WholeBalls(self.query, self.budget, self.method.budget).bound(self.given)
+        bounds, margins = self._whole()
         self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -187,6 +198,35 @@ class _Search:
         self.counterexamples = CounterexampleSearch(self.parts, self.method.descent, self.found, self._left)
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
+
+    def _whole(self) -> tuple[UnitBounds, Margins]:
+        """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
+        size = _AT_ONCE if self.ball.p == 2 or _deep(self.double) else max(1, len(self.x))
+        found = list(self.given) or [
+            better_of_both(self.query.restrict(some), partial(self._root, some))
+            for some in torch.arange(len(self.x)).split(size)
+        ]
+        units = UnitBounds.joined([units for units, _ in found])
+        rounding = rounding_over(self.double, self.x, self.ball, units.inputs, self.query.net.dtype)
+        margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
+        return replace(units, rounding=rounding), margins
+
+    def _root(self, some: Tensor, query: Query) -> tuple[UnitBounds, Margins]:
+        """Pre-activation bounds and margins over the balls of a query about the points `some`, or some of these."""
+        budget, left = self.method.budget, min(float(self.limit[some].sum()), self.budget.left)
+        alone = query.ball.box is None and self.ball.box is not None  # seldom better, and other norms gain least
+        if left <= 0 or (alone and self.ball.p != 2):
+            method = CROWN(budget=budget)
+        elif self.ball.p == 2:
+            # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
+            steps = SDP.steps if self.query.row_margins is None else 0
+            method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
+        else:
+            method = Alpha(budget=budget, seconds=ROOT_SHARE * left)
+            if _deep(self.double):
+                return deep_bounds(query, method)
+        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
+        return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
