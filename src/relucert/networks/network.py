@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.build.tracing import trace
+from relucert.networks.build.tracing import logits_of, trace, unwrapped
 from relucert.networks.nodes import ReLU, Source, Switching
 from relucert.networks.traversal import Graph, Node
 
@@ -52,6 +52,7 @@ class Network(nn.Module):
             raise InvalidInput(f"module must be an nn.Module, got {type(module).__name__}")
         if isinstance(module, Network):
             raise InvalidInput("module is already a Network")
+        module = unwrapped(module)
         self.input_shape = _checked_shape(input_shape)
         self.module = module
         tensors = [*module.parameters(), *module.buffers()]
@@ -123,7 +124,7 @@ class Network(nn.Module):
             x = x / self.std
         if self._overwrites_input and self.mean is None and self.std is None:
             x = x.clone()
-        return self.module(x)
+        return logits_of(self.module(x))
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits by the graph; equal to `forward` in eval mode up to rounding."""

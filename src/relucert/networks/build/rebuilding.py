@@ -19,7 +19,7 @@ from relucert.networks.network import Network
 
 def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The nodes of a network as JSON, and its tensors by name."""
-    names: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str, str], str] = {}
     tensors: dict[str, Tensor] = {}
     trainable: list[str] = []
     nodes: list[dict[str, Any]] = []
@@ -32,11 +32,11 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
         place[node.index] = len(nodes)
         used = {}
         for role, source in sources.items():
-            identity = (id(source.owner), source.name)
+            identity = source.identity
             if identity not in names:  # tied weights are one tensor with one name
                 names[identity] = f"{len(nodes)}.{role}"
                 tensors[names[identity]] = source.value.detach().cpu().contiguous()
-                if isinstance(source.value, nn.Parameter) or source.value.requires_grad:
+                if source.trainable:
                     trainable.append(names[identity])
             used[role] = names[identity]
         entry: dict[str, Any] = {
