@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from relucert.geometry.distances import distances as distances
     from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
+    from relucert.interop.loading import save as save
     from relucert.networks.architectures import build as build
-    from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
     from relucert.records.record import Record as Record
     from relucert.records.store import RecordStore as RecordStore
@@ -99,7 +99,7 @@ _HOME = {
     "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",
     "radius": "relucert.verification.radius",
-    "save": "relucert.networks.checkpoints",
+    "save": "relucert.interop.loading",
     "train": "relucert.training.loop",
 }
 

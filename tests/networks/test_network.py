@@ -278,8 +278,8 @@ def test_bad_arguments_are_named(arguments, message):
         Network(mlp((1, 2, 2), 3, [5]), **arguments)
     with pytest.raises(InvalidInput, match="must be an nn"):
         Network(lambda x: x, (1,))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="at least two logits"):
-        Network(nn.Linear(4, 1), (4,))
+    with pytest.raises(InvalidInput, match="a label needs a network of at least two logits, got 1 output"):
+        Network(nn.Linear(4, 1), (4,)).check(torch.zeros(1, 4), torch.zeros(1, dtype=torch.long))
     with pytest.raises(InvalidInput, match="one dtype"):
         Network(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2).double()), (4,))
 

@@ -45,3 +45,7 @@ class Contradiction(RelucertError, ArithmeticError):
 
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
+
+
+class MissingExtra(RelucertError, ImportError):
+    """A package that only an extra installs is missing; the message names the extra."""

@@ -73,8 +73,6 @@ class Network(nn.Module):
             None if self.std is None else Source(self, "std"),
             like,
         )
-        if self.classes < 2:
-            raise InvalidInput(f"module must have at least two logits, got {self.classes}")
         self._overwrites_input = False
         self._compare()
 
@@ -161,6 +159,7 @@ class Network(nn.Module):
             raise InvalidInput(f"x must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}")
         if y is None:
             return
+        self.require_classes("a label")
         if not isinstance(y, Tensor) or y.dim() != 1 or len(y) != len(x):
             found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}")
@@ -170,6 +169,14 @@ class Network(nn.Module):
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0])
             raise InvalidInput(f"y must lie in 0..{self.classes - 1}, got {int(y[place])} at example {place}")
+
+    def require_classes(self, purpose: str) -> None:
+        """Raise unless the network has two logits or more."""
+        if self.classes < 2:
+            raise InvalidInput(
+                f"{purpose} needs a network of at least two logits, got {self.classes} output: its range over a ball is "
+                "what relucert.output_range proves"
+            )
 
     def require_eval(self, purpose: str) -> None:
         """Raise unless the network and all its parts are in eval mode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ def _split(t: Builder, z: Traced, sizes: Any, dim: int = 0) -> tuple[Traced, ...
     (axis,) = axes_without_batch(t, z, dim)
     parts = z.sample.split(sizes, dim)
     ends = torch.tensor([0] + [part.shape[axis + 1] for part in parts]).cumsum(0).tolist()
-    return tuple(_along(t, z, axis, start, stop) for start, stop in zip(ends, ends[1:], strict=False))
+    return tuple(_along(t, z, axis, start, stop) for start, stop in itertools.pairwise(ends))
 
 
 def _chunk(t: Builder, z: Traced, chunks: int, dim: int = 0) -> tuple[Traced, ...]:
