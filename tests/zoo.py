@@ -24,7 +24,7 @@ def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
             if part.bias is not None:
                 nn.init.normal_(part.bias, std=0.3, generator=generator)
         if isinstance(part, nn.PReLU):  # slopes below 0 and above 1
-            part.weight.data = torch.linspace(-0.4, 1.5, part.num_parameters)
+            part.weight.data = torch.linspace(-0.5, 1.5, part.num_parameters)
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(part.weight, mean=1, std=0.3, generator=generator)
             nn.init.normal_(part.bias, std=0.3, generator=generator)

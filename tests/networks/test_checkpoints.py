@@ -93,8 +93,13 @@ def test_foreign_files_get_a_clear_error(tmp_path):
     with pytest.raises(CheckpointError, match="not a safetensors file, or it is damaged"):
         load(tmp_path / "text.safetensors")
     (tmp_path / "net.pt").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"must be a run's folder, a \.safetensors checkpoint or a \.mat file"):
+    with pytest.raises(CheckpointError, match=r"net\.pt is a pickle: .* torch\.load\('net\.pt', weights_only=True\)"):
         load(tmp_path / "net.pt")
+    (tmp_path / "net.h5").write_text("hello")
+    with pytest.raises(
+        CheckpointError, match=r"must be a run's folder, a \.safetensors checkpoint, an \.onnx, \.onnx\.gz"
+    ):
+        load(tmp_path / "net.h5")
     with pytest.raises(FileAccessError, match="does not exist"):
         load(tmp_path / "missing.safetensors")
     with pytest.raises(FileAccessError, match=r"folder without model\.safetensors"):

@@ -39,7 +39,10 @@ class Source:
 
     @property
     def identity(self) -> tuple[int, str, str]:
-        """Equal for sources of the same numbers in the same order."""
+        """Equal for sources of the same numbers in the same order, also where two modules share a parameter."""
+        for held in (self.owner._parameters, self.owner._buffers):
+            if held.get(self.name) is not None:
+                return id(held[self.name]), "", ""
         return id(self.owner), self.name, ""
 
     @property
@@ -64,7 +67,7 @@ class View(Source):
     @property
     def identity(self) -> tuple[int, str, str]:
         """Equal for sources of the same numbers in the same order."""
-        return id(self.owner), self.name, self.view
+        return (*super().identity[:2], self.view)
 
 
 def transposed(source: Source) -> Source:

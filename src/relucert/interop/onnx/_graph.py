@@ -119,7 +119,7 @@ class Description:
 
     def start(self, shape: Sequence[int], dtype: torch.dtype) -> Value:
         """The input."""
-        _bounded(shape)
+        bounded(shape)
         self.nodes.append({"kind": "input", "inputs": [], "shape": list(shape)})
         generator = torch.Generator().manual_seed(0)
         sample = torch.rand(2, *shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -134,7 +134,7 @@ class Description:
             if array is None:
                 continue
             used[role] = f"{len(self.nodes)}.{role}"
-            self.tensors[used[role]] = _tensor(array, inputs[0].sample.dtype)
+            self.tensors[used[role]] = _tensor(array, torch.int64 if role == "index" else inputs[0].sample.dtype)
             if role in ("weight", "bias") and self.tensors[used[role]].is_floating_point():
                 self.trainable.append(used[role])
         shapes = [list(value.inner) for value in inputs]
@@ -144,7 +144,7 @@ class Description:
                 sample = restoring()[kind](given).eval()(*(value.sample for value in inputs))
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 found = ", ".join(str(value.inner) for value in inputs)
-                raise CheckpointError(f"its tensors do not fit inputs of shape {found}: {_line(error)}") from error
+                raise CheckpointError(f"its tensors do not fit inputs of shape {found}: {first_line(error)}") from error
         entry = {"kind": kind, "inputs": [value.index for value in inputs], "shape": list(sample.shape[1:])}
         self.nodes.append(entry | {"settings": settings, "tensors": used})
         return Value(len(self.nodes) - 1, sample, self.batch)
@@ -162,13 +162,13 @@ class Description:
     def gathered(self, value: Value, places: Callable[[Array], Array]) -> Value:
         """The entries that `places` picks from an array of the value's shape without the batch."""
         table = np.ascontiguousarray(places(np.arange(math.prod(value.inner)).reshape(value.inner)))
-        _bounded(table.shape)
+        bounded(table.shape)
         flat = value if len(value.inner) == 1 else self.inside(value, [math.prod(value.inner)])
         return self.add("gather", flat, tensors={"index": table.astype(np.int64)})
 
     def broadcast(self, value: Value, shape: Sequence[int]) -> Value:
         """The value repeated along axes of size one, to a shape without the batch."""
-        _bounded(shape)
+        bounded(shape)
         same = tuple(shape) == value.inner
         return value if same else self.gathered(value, lambda table: np.broadcast_to(table, tuple(shape)))
 
@@ -183,28 +183,24 @@ class Description:
         return constant[0]
 
 
-def _bounded(shape: Sequence[int]) -> None:
+def bounded(shape: Sequence[int]) -> None:
+    """Refuse a shape of very many entries."""
     if math.prod(int(size) for size in shape) > LARGEST:
         raise Refused(f"values must have at most {LARGEST} entries, got shape {tuple(shape)}")
 
 
-bounded = _bounded
-
-
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
-    tensor = torch.from_numpy(np.array(array))  # a copy: arrays of a file cannot be written to
-    if tensor.is_floating_point():
-        if tensor.dtype != dtype:
-            raise Refused(f"its tensors must have the input's dtype {dtype}, got {tensor.dtype}")
-        if not bool(tensor.isfinite().all()):
-            raise Refused("its tensors must be finite, got NaN or infinity")
-    elif tensor.dtype != torch.int64:
+    try:
+        tensor = torch.from_numpy(np.array(array))  # a copy: arrays of a file cannot be written to
+    except TypeError as error:
+        raise Refused(f"its tensors must have the input's dtype {dtype}, got {array.dtype}") from error
+    if tensor.dtype != dtype:
         raise Refused(f"its tensors must have the input's dtype {dtype}, got {tensor.dtype}")
+    if not bool(tensor.isfinite().all()):
+        raise Refused("its tensors must be finite, got NaN or infinity")
     return tensor
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-
-
-first_line = _line

@@ -30,11 +30,11 @@ def reshape(to: Description, node: Operation) -> Value:
             raise Refused(f"the shape {given} keeps axes that the value {z.shape} does not have")
         sizes = [z.shape[place] if size == 0 else size for place, size in enumerate(sizes)]
     total, known = math.prod(z.shape), math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) > 1 or any(size < -1 for size in sizes) or known == 0 or total % known:
+    if sizes.count(-1) > 1 or any(size < -1 for size in sizes) or known == 0:
         raise Refused(f"the shape {given} must fit a value of shape {z.shape}")
     sizes = [total // known if size == -1 else size for size in sizes]
-    if math.prod(sizes) != total:
-        raise Refused(f"the shape {given} must fit a value of shape {z.shape}")
+    if math.prod(sizes) != total:  # the batch may be meant to be 1
+        raise MixedBatch(f"the shape {given} must fit a value of shape {z.shape}")
     return to.reshaped(z, sizes)
 
 

@@ -37,8 +37,8 @@ BYTES = 2**31  #: of a file after it is unpacked
 def load_onnx(path: str | Path) -> Network:
     """Read the network of an ONNX file (`.onnx`, `.onnx.gz`), in eval mode.
 
-    Inputs are those of the file, without its batch axis and in its units: an ONNX file has no box, so give `Ball(..., box=None)`
-    or the range of the data. A softmax at the end is dropped, with a warning: it changes no class.
+    Inputs are those of the file, without its batch axis and in its units: a file has no box, so give `Ball(..., box=None)` or
+    the range of the data. A softmax at the end is dropped, with a warning: it changes no class.
     """
     path = Path(path)
     model = _model(path)
@@ -128,6 +128,8 @@ class _Reader:
         self._start(inputs[0], batch)
 
     def _array(self, tensor: Any, what: str) -> Array:
+        if any(size < 0 for size in tensor.dims):
+            raise CheckpointError(f"{self.path}: {what} must have sizes of at least 0, got {list(tensor.dims)}")
         try:
             array = np.asarray(self.onnx.numpy_helper.to_array(tensor))
         except Exception as error:  # onnx raises many kinds of errors for damaged tensors

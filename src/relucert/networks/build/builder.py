@@ -13,56 +13,14 @@ from relucert.networks.layers.table import supported
 from relucert.networks.nodes import Affine, Literal, Shape, Source, Switching
 from relucert.networks.traversal import Node
 
-#: Layers and functions that are smooth or jump: no combination of ReLUs computes them.
-NOT_PIECEWISE_AFFINE = frozenset(
-    [
-        "sigmoid",
-        "logsigmoid",
-        "tanh",
-        "softmax",
-        "logsoftmax",
-        "softmin",
-        "log_softmax",
-        "gelu",
-        "silu",
-        "swish",
-        "mish",
-        "elu",
-        "celu",
-        "selu",
-        "softplus",
-        "softsign",
-        "tanhshrink",
-        "hardswish",
-        "glu",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "pow",
-        "square",
-        "sin",
-        "cos",
-        "erf",
-        "norm",
-        "layernorm",
-        "layer_norm",
-        "groupnorm",
-        "group_norm",
-        "instancenorm1d",
-        "instancenorm2d",
-        "instance_norm",
-        "rmsnorm",
-        "localresponsenorm",
-        "multiheadattention",
-        "scaled_dot_product_attention",
-        "lstm",
-        "gru",
-        "rnn",
-        "argmax",
-        "argsort",
-    ]
-)
+#: Layers and functions that are curved: no combination of ReLUs computes them.
+NOT_PIECEWISE_AFFINE = frozenset({
+    "sigmoid", "logsigmoid", "tanh", "softmax", "logsoftmax", "softmin", "log_softmax", "gelu", "silu", "swish",
+    "mish", "elu", "celu", "selu", "softplus", "softsign", "tanhshrink", "hardswish", "glu", "exp", "log", "sqrt",
+    "rsqrt", "pow", "square", "sin", "cos", "erf", "norm", "layernorm", "layer_norm", "groupnorm", "group_norm",
+    "instancenorm1d", "instancenorm2d", "instance_norm", "rmsnorm", "localresponsenorm", "multiheadattention",
+    "scaled_dot_product_attention", "lstm", "gru", "rnn",
+})  # fmt: skip
 WAY_OUT = (
     "Replace such a step by ReLUs, linear layers and pools, or end the module before it (logits need no softmax); a piecewise "
     "affine layer that is missing is added as docs/add-a-layer.md shows"

@@ -7,6 +7,7 @@ The two ends of a clamp are cut off one after the other: intervals of the result
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,7 +131,7 @@ FAMILY = Family(
         F.hardsigmoid: _hardsigmoid,
         F.softshrink: _softshrink,
         torch.abs: _abs,
-        abs: _abs,
+        operator.abs: _abs,
         torch.maximum: _maximum,
         torch.minimum: _minimum,
     },
