@@ -37,7 +37,13 @@ WORDS = re.compile(
 )
 #: The start of the program, folders whose files are members of one role (a scheme, a layer, a file format, an experiment), and
 #: the loaders of data sets: these are public although only their own folder imports them.
-ENTRIES = {"relucert.cli.main", "relucert.data.cifar10", "relucert.data.digits", "relucert.data.gts"}
+ENTRIES = {
+    "relucert.cli.main",
+    "relucert.data.cifar10",
+    "relucert.data.digits",
+    "relucert.data.gts",
+    "relucert.data.own",
+}
 ROLES = {
     "relucert.experiments",
     "relucert.interop",

@@ -31,7 +31,6 @@ WHERE = {
     "core/verdict.py": "core/test_results.py",
     "core/versions.py": "training/test_loop.py",
     "evaluation/attack.py": "cli/test_attack.py",
-    "evaluation/config.py": "evaluation/test_evaluate.py",
     "evaluation/radius.py": "evaluation/test_evaluate.py",
     "experiments/others.py": "verification/test_published.py",
     "geometry/exploration/facets.py": "geometry/exploration/test_neighbours.py::test_unlimited_is_exact_on_a_hundred",

@@ -27,7 +27,21 @@ def lines(capsys, *arguments):
 
 def test_the_smallest_perturbations_are_records_with_witnesses(folder, tmp_path, capsys):
     out = tmp_path / "a.jsonl"
-    prop = [str(folder), "--data", "digits", "--points", "12", "--batch", "5", "--method", "ddn", "--out", str(out)]
+    prop = [
+        str(folder),
+        "--data",
+        "digits",
+        "--p",
+        "2",
+        "--points",
+        "12",
+        "--batch",
+        "5",
+        "--method",
+        "ddn",
+        "--out",
+        str(out),
+    ]
     found = lines(capsys, *prop)
     assert len(found) == 13
     data, net = rc.dataset("digits"), rc.load(folder)
@@ -77,7 +91,7 @@ def test_what_is_known_is_not_done_again_and_a_stopped_run_ends_the_same(folder,
 
 def test_the_predicted_class_can_be_attacked_instead_of_the_label(folder, tmp_path):
     config = AttackConfig(
-        model=folder, data="digits", method="ddn(steps=20)", points=60, labels=False, out=tmp_path / "p.jsonl"
+        model=folder, data="digits", p=2, method="ddn(steps=20)", points=60, labels=False, out=tmp_path / "p.jsonl"
     )
     assert attacked(config).misclassified == 0
 

@@ -48,8 +48,8 @@ def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     assert run([*TRAIN, "--out", folder]) == 0
     out = capsys.readouterr().out
     assert "test error" in out
-    assert f"relucert evaluate {folder} --data digits" in out
-    assert run(["evaluate", folder, "--data", "digits", "--points", "30"]) == 0
+    assert f"relucert evaluate {folder}\n" in out
+    assert run(["evaluate", folder, "--points", "30"]) == 0
     assert "robust error" in capsys.readouterr().out
     assert run(["evaluate", folder, "--data", "digits", "--points", "40", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -84,7 +84,7 @@ def test_what_is_known_is_not_done_again(config, monkeypatch):
 
 def test_radii_are_records_with_witnesses_and_a_summary(run, tmp_path):
     config = RadiusConfig(
-        model=run.folder, data="digits", points=30, batch=10, method="region(regions=2)", out=tmp_path / "r.jsonl"
+        model=run.folder, data="digits", p=2, points=30, batch=10, method="region(regions=2)", out=tmp_path / "r.jsonl"
     )
     found = radii(config)
     data = rc.dataset("digits")

@@ -44,7 +44,7 @@ def run(config: Attack) -> int:
         summary = {name: None if math.isnan(value) else value for name, value in found.summary().items()}
         print(json_format.dumps({"summary": summary}))
         return 0
-    norm = "l_inf" if math.isinf(plain.p) else f"l_{plain.p:g}"
+    norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
     within = "" if plain.eps is None else f" {plain.eps:.4g}"
     table = Table(title=f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}", title_justify="left")
     for heading in ("point", "label", "predicted", "verdict", "distance", "ms"):

@@ -64,7 +64,7 @@ def run(config: Certify) -> int:
             print(json_format.dumps(line))
         print(json_format.dumps({"summary": found.summary()}))
         return 0
-    norm = "l_inf" if math.isinf(plain.p) else f"l_{plain.p:g}"
+    norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
     wanted = ", as executed" if plain.arithmetic == "executed" else ""
     table = Table(
         title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}{wanted}", title_justify="left"

@@ -43,7 +43,7 @@ def run(config: Radius) -> int:
             print(json_format.dumps(line | ends))
         print(json_format.dumps({"summary": {k: _plain(v) for k, v in found.summary().items()}}))
         return 0
-    table = Table(title=f"{plain.model} on {plain.data}, l_{plain.p:g}, {plain.method}", title_justify="left")
+    table = Table(title=f"{plain.model} on {plain.data}, l_{plain.norm:g}, {plain.method}", title_justify="left")
     for heading in ("point", "label", "predicted", "lower", "upper", "exact", "ms"):
         table.add_column(heading, justify="right")
     for record, exact in zip(found.records, found.exact, strict=True):

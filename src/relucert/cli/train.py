@@ -122,5 +122,5 @@ def run(config: Train) -> int:
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()
-    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder} --data {plain.data}")
+    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder}")
     return 0

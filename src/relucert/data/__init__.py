@@ -1,6 +1,6 @@
-"""The data sets of the paper and the digits of scikit-learn: one loader a data set.
+"""The data sets of the paper and the digits of scikit-learn, one loader a data set, and data of one's own.
 
-Reading order: `specs` (what each data set is), `load` (`dataset`), `folder`, `download`, `npz`, then the loaders.
+Reading order: `specs` (what each data set is), `load` (`dataset`), `folder`, `download`, `npz`, the loaders, `own`.
 This module imports neither torch nor numpy, so that `--help` of the command line is fast; `dataset`, `fetch` and `Dataset` are
 imported at their first use.
 """

@@ -46,18 +46,26 @@ class Dataset:
         return self.spec.class_names
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Shape of one input: (channels, height, width)."""
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input: (channels, height, width) of images."""
         return self.spec.input_shape
 
+    @property
+    def box(self) -> tuple[float, float] | None:
+        """The range of all inputs, None if they have none."""
+        return self.spec.box
+
     def raw(self, key: str) -> np.ndarray:
-        """The stored array `x_train`, `y_train`, `x_test` or `y_test`: uint8 (N, H, W[, C]) or int64 (N,)."""
+        """The stored array `x_train`, `y_train`, `x_test` or `y_test`: uint8 (N, H, W[, C]) or int64 (N,).
+
+        Own data that are not stored as bytes are float32 (N, *input).
+        """
         if key not in self._raw:
             self._raw[key] = self._read(key)
         return self._raw[key]
 
     @cached_property
-    def x_train(self) -> Float32[Tensor, "train c h w"]:
+    def x_train(self) -> Float32[Tensor, "train *input"]:
         """Training images."""
         return self._images("x_train")
 
@@ -67,7 +75,7 @@ class Dataset:
         return torch.from_numpy(self.raw("y_train"))
 
     @cached_property
-    def x_test(self) -> Float32[Tensor, "test c h w"]:
+    def x_test(self) -> Float32[Tensor, "test *input"]:
         """Test images."""
         return self._images("x_test")
 
@@ -78,6 +86,8 @@ class Dataset:
 
     def _images(self, key: str) -> Tensor:
         raw = torch.from_numpy(self.raw(key))
+        if raw.is_floating_point():
+            return raw
         planes = raw.unsqueeze(1) if raw.ndim == 3 else raw.permute(0, 3, 1, 2)
         # A division is correctly rounded, a product with 1/255 is not: pixels are equal on every machine.
         return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(self.spec.levels)

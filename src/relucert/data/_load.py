@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from relucert.core.errors import DamagedData, MissingData
+from relucert.core.errors import DamagedData, InvalidInput, MissingData
 from relucert.data import _idx as idx
 from relucert.data import cifar10, digits, gts, npz
 from relucert.data._download import download, verify
 from relucert.data._images import Dataset
 from relucert.data.folder import archive_path, data_folder, instructions, locate, npz_path
-from relucert.data.specs import Spec, spec_of
+from relucert.data.own import is_own, own_data
+from relucert.data.specs import SPECS, Spec, spec_of
 
 READERS: Mapping[str, Callable[[Spec, Mapping[str, Path]], dict[str, np.ndarray]]] = {
     "mnist": idx.read,
@@ -25,18 +26,25 @@ READERS: Mapping[str, Callable[[Spec, Mapping[str, Path]], dict[str, np.ndarray]
 }
 
 
-def dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """A data set by name: digits, mnist, fmnist, gts or cifar10.
+def dataset(
+    name: str, folder: str | os.PathLike[str] | None = None, input_shape: tuple[int, ...] | None = None
+) -> Dataset:
+    """A data set by name: digits, mnist, fmnist, gts or cifar10; or data of your own by path, see `relucert.data.own`.
 
     `digits` is embedded. The others are read from NAME.npz in the data folder (`folder`, else $RELUCERT_DATA, else the
     user's cache folder); where it is missing it is made once, from the official archives in that folder or, if they
-    are not there either, from their makers' servers. MissingData says what to do where neither works.
+    are not there either, from their makers' servers. MissingData says what to do where neither works. `input_shape` is for
+    data of your own: it converts images, and reshapes other numbers.
 
     >>> data = dataset("digits")
     >>> data.x_train.shape, data.y_train.dtype, float(data.x_train.max())
     (torch.Size([1442, 1, 8, 8]), torch.int64, 1.0)
     """
+    if isinstance(name, str) and name not in SPECS and is_own(name):
+        return own_data(name, input_shape)
     spec, path = spec_of(name), fetch(name, folder)
+    if input_shape not in (None, spec.input_shape):
+        raise InvalidInput(f"input_shape must be left out for {name}, or be {spec.input_shape}, got {input_shape}")
     return Dataset(spec, digits.arrays().__getitem__ if path is None else partial(npz.read, path))
 
 

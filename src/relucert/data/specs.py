@@ -22,23 +22,25 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A published data set; `input_shape` is (channels, height, width).
+    """A data set; `input_shape` is (channels, height, width), or another shape where inputs are not images.
 
     `levels` is the value of a white pixel: images in [0, 1] are the raw uint8 values divided by it.
     `shared_names`: another data set uses the same file names, so that archives are only searched in the subfolder with the name
-    of this data set.
+    of this data set. `box` is the range of all inputs, None if they have none; `own`: the data are not a published set.
     """
 
     name: str
     title: str
     home: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     train: int
     test: int
     archives: tuple[Archive, ...] = ()
     levels: int = 255
     shared_names: bool = False
+    box: tuple[float, float] | None = (0.0, 1.0)
+    own: bool = False
 
     @property
     def classes(self) -> int:
@@ -238,6 +240,10 @@ SPECS: dict[str, Spec] = {
 }
 
 
+#: What else data may be; see `relucert.data.own`.
+OWN = "; data of your own are a folder of images, FILE.npz, X.npy,Y.npy or FILE.csv, by a path that exists"
+
+
 def spec_of(name: str) -> Spec:
     """The `Spec` of the data set with a name.
 
@@ -247,4 +253,4 @@ def spec_of(name: str) -> Spec:
     try:
         return SPECS[name]
     except (KeyError, TypeError):
-        raise InvalidInput(f"name must be one of {', '.join(SPECS)}, got {name!r}") from None
+        raise InvalidInput(f"name must be one of {', '.join(SPECS)}, got {name!r}{OWN}") from None

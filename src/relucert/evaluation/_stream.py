@@ -59,7 +59,7 @@ class Task(Generic[Config]):
 
     def __init__(self, config: Config):
         self.config = config
-        self.data = dataset(config.data)
+        self.data = dataset(config.data, input_shape=config.input_shape)
         self.net = load(config.model)
         _check_fit(self.net, self.data)
         self.x, self.y = self.data.x_test[: config.points].to(self.net.dtype), self.data.y_test[: config.points]
@@ -83,8 +83,9 @@ class Task(Generic[Config]):
 
 
 def _check_fit(net: Network, data: Dataset) -> None:
-    """Raise unless the network takes the data's images and knows its classes."""
-    if net.input_shape != data.input_shape or net.classes != data.classes:
+    """Raise unless the network takes the data's inputs and knows its classes; own data may lack some of the classes."""
+    known = data.classes <= net.classes if data.spec.own else data.classes == net.classes
+    if net.input_shape != data.input_shape or not known:
         raise InvalidInput(
             f"model takes inputs {net.input_shape} and has {net.classes} classes, but data {data.name!r} has inputs "
             f"{data.input_shape} and {data.classes} classes"

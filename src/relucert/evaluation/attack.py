@@ -69,12 +69,12 @@ class AttackTask(Task[AttackConfig]):
         self.fixed = config.eps is not None
         self.method = parse(config.attack, FIXED) if self.fixed else parse(config.attack, MINIMAL)
         super().__init__(config)
-        self.box = (0.0, 1.0) if config.box else None
+        self.box = self.data.box if config.box else None
         self.eps = math.inf if config.eps is None else config.eps
         labelled = "" if config.labels else ", about the predicted class"
         # Within a radius the question is that of `relucert evaluate`, and so are its records.
         name = f"{'' if self.fixed else 'smallest by '}{spec(self.method)}{labelled}"
-        self.question = self._ask(ball_fields(config.p, self.eps, self.box), name)
+        self.question = self._ask(ball_fields(config.norm, self.eps, self.box), name)
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         started = time.perf_counter()
@@ -87,8 +87,8 @@ class AttackTask(Task[AttackConfig]):
     def _attack(self, x: Tensor, y: Tensor | None, piece: int) -> Adversarial:
         generator = torch.Generator().manual_seed(getattr(self.method, "seed", 0) + piece)
         if self.fixed:
-            return attack(self.net, x, y, Ball(self.config.p, self.eps, self.box), self.method, generator)
-        return minimal_attack(self.net, x, y, self.config.p, self.box, self.method, generator)
+            return attack(self.net, x, y, Ball(self.config.norm, self.eps, self.box), self.method, generator)
+        return minimal_attack(self.net, x, y, self.config.norm, self.box, self.method, generator)
 
 
 def attacked(config: AttackConfig) -> Attacked:

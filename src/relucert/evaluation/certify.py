@@ -84,10 +84,10 @@ class CertifyTask(Task[CertifyConfig]):
         method, entry = find(config.method)
         super().__init__(config)
         self.verifier = entry.verifier(method)
-        box = (0.0, 1.0) if config.box else None
-        self.ball = Ball(config.p, config.radius, box)
+        box = self.data.box if config.box else None
+        self.ball = Ball(config.norm, config.radius, box)
         self.question = self._ask(
-            ball_fields(config.p, config.radius, box),
+            ball_fields(config.norm, config.radius, box),
             f"certify by {spec(method)}"
             + (AS_EXECUTED if config.arithmetic == "executed" else "")
             + ("" if config.timeout is None else f" in {config.timeout:g} s"),

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from relucert.core.errors import InvalidInput
+from relucert.training.config import TrainConfig
 from relucert.training.recipes import default_eps
 
 Rules = list[tuple[str, bool, str]]
+CONFIG_FILE = "config.json"
+
+
+def run_config(model: Path) -> TrainConfig | None:
+    """The configuration of the run that a network comes from; None if the network is a file, or the folder has none."""
+    file = model / CONFIG_FILE
+    if not file.is_file():
+        return None
+    try:
+        return TrainConfig.from_json(json.loads(file.read_text()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"model: {file} must be the configuration of a run, got an error: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +33,13 @@ class PointsConfig:
 
     model: Path
     """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
-    data: str
-    """digits, mnist, fmnist, gts or cifar10; its test set is used."""
-    p: float = math.inf
-    """The norm of the perturbations: a number >= 1, or inf."""
+    data: str = ""
+    """digits, mnist, fmnist, gts or cifar10; or your own: a folder of images, FILE.npz, X.npy,Y.npy or FILE.csv. The test set
+    is used. By default what the run was trained on."""
+    p: float | None = None
+    """The norm of the perturbations: a number >= 1, or inf; by default that of the run, else inf."""
+    input_shape: tuple[int, ...] | None = None
+    """The shape to which your own images are converted: channels, height, width; by default that of the files."""
     points: int | None = 100
     """How many test points, from the first; None for all."""
     batch: int = 100
@@ -31,7 +48,12 @@ class PointsConfig:
     """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", float(self.p))
+        if not self.data:
+            if self.run is None:
+                raise InvalidInput(f"data must be given for {self.model}, which is no run's folder")
+            object.__setattr__(self, "data", self.run.data)
+        if self.p is not None:
+            object.__setattr__(self, "p", float(self.p))
         for name, holds, rule in self.rules():
             if not holds:
                 raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
@@ -39,10 +61,22 @@ class PointsConfig:
     def rules(self) -> Rules:
         """What must hold: the names of parameters, whether it does, and how it is said."""
         return [
-            ("p", self.p >= 1, "be a number >= 1 or inf"),
+            ("p", self.norm >= 1, "be a number >= 1 or inf"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("batch", self.batch >= 1, "be at least 1"),
         ]
+
+    @property
+    def run(self) -> TrainConfig | None:
+        """The configuration of the run that the network comes from, None for other networks."""
+        return run_config(self.model)
+
+    @property
+    def norm(self) -> float:
+        """The norm of the perturbations: as given, or that of the run, or inf."""
+        if self.p is not None:
+            return self.p
+        return math.inf if self.run is None else self.run.p
 
     @property
     def records(self) -> Path:
@@ -57,12 +91,15 @@ class JudgedConfig(PointsConfig):
     """A question about one radius, for which the paper has a default."""
 
     eps: float | None = None
-    """Their radius in pixels; by default the paper's for the data set and the norm."""
+    """The radius of the perturbations in pixels; by default that of the run in its own norm, else the paper's for the data
+    set and the norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eps is None and default_eps(self.data, self.p) is None:
-            raise InvalidInput(f"eps must be given for p={self.p:g} on {self.data!r}: the paper has no radius for it")
+        if self._default_radius is None:
+            raise InvalidInput(
+                f"eps must be given for p={self.norm:g} on {self.data!r}: the paper has no radius for it"
+            )
 
     def rules(self) -> Rules:
         return [*super().rules(), _radius_rule(self.eps)]
@@ -70,9 +107,17 @@ class JudgedConfig(PointsConfig):
     @property
     def radius(self) -> float:
         """The radius at which the network is judged."""
-        found = default_eps(self.data, self.p) if self.eps is None else self.eps
-        assert found is not None
-        return found
+        assert self._default_radius is not None
+        return self._default_radius
+
+    @property
+    def _default_radius(self) -> float | None:
+        if self.eps is not None:
+            return self.eps
+        run = self.run
+        if run is not None and (run.data, run.p) == (self.data, self.norm) and run.eps is not None:
+            return run.eps
+        return default_eps(self.data, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +138,6 @@ class EvaluateConfig(JudgedConfig):
 class RadiusConfig(PointsConfig):
     """Proved radii of a network's decisions on a data set's test points."""
 
-    p: float = 2.0
-    """The norm: a number >= 1, or inf."""
     method: str = "region(regions=5)"
     """The method, with parameters if wanted."""
     attack: str | None = "fab(steps=20, targets=3)"
@@ -151,10 +194,8 @@ class CertifyConfig(JudgedConfig):
 class AttackConfig(PointsConfig):
     """Points that change a network's decisions near a data set's test points: within eps, or as near as possible."""
 
-    p: float = 2.0
-    """The norm of the perturbations: a number >= 1, or inf."""
     eps: float | None = None
-    """Their radius in pixels; by default there is none, and the smallest perturbations are looked for."""
+    """The radius of the perturbations in pixels; by default there is none, and the smallest perturbations are looked for."""
     method: str | None = None
     """The attack, with parameters if wanted: pgd or apgd (the default) within eps; cw, ddn, fab, region or best (the
     default) for the smallest perturbations."""

@@ -66,13 +66,15 @@ class EvaluateTask(Task[EvaluateConfig]):
     def __init__(self, config: EvaluateConfig):
         self.method = parse(config.attack, FIXED)
         super().__init__(config)
-        ball = ball_fields(config.p, config.radius, (0.0, 1.0))
+        ball = ball_fields(config.norm, config.radius, self.data.box)
         self.question = self._ask(ball, spec(self.method))
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(self.method.seed + piece)
-        found = attack(self.net, x, y, Ball(self.config.p, self.config.radius), self.method, generator)
+        found = attack(
+            self.net, x, y, Ball(self.config.norm, self.config.radius, self.data.box), self.method, generator
+        )
         predicted = self.net.predict(x)
         seconds = (time.perf_counter() - started) / len(x)
         for i in range(len(x)):
@@ -85,7 +87,7 @@ class EvaluateTask(Task[EvaluateConfig]):
         test_error = error(self.net, data.x_test.to(self.net.dtype), data.y_test)
         regions = _regions(self.net, self.x, self.y, config) if config.regions else None
         return Evaluation(
-            test_error, falsified / len(self), len(self), config.p, config.radius, spec(self.method),
+            test_error, falsified / len(self), len(self), config.norm, config.radius, spec(self.method),
             sum(record.seconds or 0.0 for record in records), regions,
         )  # fmt: skip
 
@@ -107,12 +109,12 @@ def evaluate(config: EvaluateConfig, callback: Callable[[int, int], None] | None
 def _regions(net: Network, x: Tensor, y: Tensor, config: EvaluateConfig) -> Regions:
     """What the region theorem says of the points; the intervals go to the same records as those of `relucert radius`."""
     with torch.no_grad():
-        seen = distances(net, x, y, config.p)
+        seen = distances(net, x, y, config.norm)
     right = (seen.decision > 0) & seen.decision.isfinite() & seen.region.isfinite()
     proved = radii(
         RadiusConfig(
-            model=config.model, data=config.data, p=config.p, points=len(x), method=THEOREM, attack=None, batch=config.batch,
-            out=config.records,
+            model=config.model, data=config.data, input_shape=config.input_shape, p=config.norm, points=len(x), method=THEOREM,
+            attack=None, batch=config.batch, out=config.records,
         )
     )  # fmt: skip
     certified = [

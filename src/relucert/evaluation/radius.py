@@ -64,20 +64,20 @@ class RadiusTask(Task[RadiusConfig]):
     def __init__(self, config: RadiusConfig):
         self.method, _ = find(config.method)
         super().__init__(config)
-        self.box = (0.0, 1.0) if config.box else None
+        self.box = self.data.box if config.box else None
         self.attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
         if self.method.name in ("bab", "auto"):
             beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
         labelled = "" if config.labels else ", about the predicted class"
-        ball = ball_fields(config.p, math.inf, self.box)
+        ball = ball_fields(config.norm, math.inf, self.box)
         name = f"radius by {spec(self.method)}{beside}{labelled}"
         self.question = self._ask(ball, name)
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         config = self.config
         found = radius(
-            self.net, x, y if config.labels else None, config.p, self.box, self.method, self.attack, config.tol,
+            self.net, x, y if config.labels else None, config.norm, self.box, self.method, self.attack, config.tol,
             config.timeout,
         )  # fmt: skip
         predicted = self.net.predict(x)

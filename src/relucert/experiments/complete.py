@@ -158,7 +158,7 @@ def unproved(records: Sequence[Record], config: CertifyConfig) -> list[dict[str,
     for record in records:
         if record.verdict == "unknown":
             x = data.x_test[record.index : record.index + 1].to(net.dtype)
-            units = bounds(net, x, Ball(config.p, config.radius), "crown").unstable()
+            units = bounds(net, x, Ball(config.norm, config.radius), "crown").unstable()
             count = sum(int(one.sum()) for one in units.values())
             found.append({"index": record.index, "unstable": count, "bound": record.margin, "seconds": record.seconds})
     return found
