@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.base import FixedAttack, MinimalAttack, settle
 from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
 from relucert.networks.prediction import adversarial
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
@@ -27,7 +27,7 @@ MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
 
 @outside_inference
 def attack(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None,
     ball: Ball,
@@ -46,6 +46,7 @@ def attack(
     True
     """
     chosen = parse(method, FIXED)
+    net, ball = as_network(net, x), as_ball(ball)
     net.check(x, y)
     net.require_eval("an attack")
     ball.check(x)
@@ -57,7 +58,7 @@ def attack(
 
 @outside_inference
 def minimal_attack(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float | int = 2,
@@ -80,6 +81,7 @@ def minimal_attack(
     chosen = parse(method, MINIMAL)
     p = check_p(p)
     chosen.check_norm(p)
+    net = as_network(net, x)
     net.check(x, y)
     net.require_eval("an attack")
     ball = Ball(p, math.inf, box)

@@ -337,3 +337,10 @@ def _described(value: float | Tensor) -> float | str:
             return "sha256:" + hashlib.sha256(value.double().cpu().contiguous().numpy().tobytes()).hexdigest()
         value = value.flatten()[0].item()
     return str(float(value)) if math.isinf(value) else float(value) + 0.0
+
+
+def as_ball(ball: Ball) -> Ball:
+    """The ball itself; a clear error for anything else, such as eps alone."""
+    if isinstance(ball, Ball):
+        return ball
+    raise InvalidInput(f"ball must be a Ball, such as Ball(inf, 0.1) or Ball(2, 0.5, box=None), got {ball!r}")

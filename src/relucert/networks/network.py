@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.build.tracing import logits_of, trace, unwrapped
+from relucert.networks.build.tracing import MODAL, logits_of, mode_matters, trace, unwrapped
 from relucert.networks.nodes import ReLU, Source, Switching
 from relucert.networks.traversal import Graph, Node
 
@@ -29,8 +29,9 @@ class Network(nn.Module):
     """A piecewise affine classifier: the given module applied to `(x - mean) / std`.
 
     The network shares the module's parameters: training one trains the other, and the graph always speaks of the current
-    weights. `x` and every radius stay in pixels, whatever normalisation the module was trained with. In eval mode batch
-    norm uses its running statistics; reasoning about a network in train mode is an error.
+    weights. `x` and every radius stay in pixels, whatever normalisation the module was trained with. The network has the mode
+    of its module. In eval mode batch norm uses its running statistics; reasoning about a network whose batch norm or dropout is
+    in train mode is an error, and without these the mode does not matter.
 
     Args:
         module: any composition of the supported layers, as modules or as functional calls.
@@ -75,10 +76,21 @@ class Network(nn.Module):
         )
         self._overwrites_input = False
         self._compare()
+        self._reads_mode = mode_matters(module)
 
     mean: Tensor | None
     std: Tensor | None
     _like: Tensor
+
+    @property
+    def training(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The mode of the module: a network has none of its own."""
+        module = self._modules.get("module") if "_modules" in self.__dict__ else None
+        return True if module is None else module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Modes are set in the module's parts, by `train` and `eval`."""
 
     # What it is.
 
@@ -164,7 +176,9 @@ class Network(nn.Module):
             found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}")
         if y.is_floating_point() or y.dtype == torch.bool:
-            raise InvalidInput(f"y must hold whole numbers, got dtype {y.dtype}")
+            raise InvalidInput(
+                f"y must hold whole numbers, got dtype {y.dtype}: classes count from 0, as y.long() has them"
+            )
         wrong = (y < 0) | (y >= self.classes)
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0])
@@ -179,12 +193,10 @@ class Network(nn.Module):
             )
 
     def require_eval(self, purpose: str) -> None:
-        """Raise unless the network and all its parts are in eval mode."""
+        """Raise if a part in train mode computes something else than in eval mode: batch norm, dropout, code that reads it."""
         for name, part in self.named_modules():
-            if part.training:
-                raise WrongMode(
-                    f"{purpose} needs the network in eval mode (call net.eval()), got {name or 'it'} in train mode"
-                )
+            if part.training and part is not self and (self._reads_mode or isinstance(part, MODAL)):
+                raise WrongMode(f"{purpose} needs the network in eval mode (call net.eval()), got {name} in train mode")
 
     # What it was checked for.
 
@@ -214,6 +226,22 @@ class Network(nn.Module):
 
     def extra_repr(self) -> str:
         return f"input_shape={self.input_shape}, classes={self.classes}, hidden_units={self.hidden_units}"
+
+
+def as_network(net: nn.Module, x: Tensor) -> Network:
+    """The network itself, or the network of a module whose inputs are those of the batch x.
+
+    >>> as_network(nn.Linear(4, 2), torch.zeros(3, 4)).input_shape
+    (4,)
+    """
+    if isinstance(net, Network):
+        return net
+    if not isinstance(net, nn.Module):
+        raise InvalidInput(f"net must be a Network or an nn.Module, got {type(net).__name__}")
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidInput(f"x must be a batch of inputs (batch, *input), got {found}")
+    return Network(net, tuple(x.shape[1:]))
 
 
 def in_double(net: Network) -> Network:

@@ -16,21 +16,21 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
 
 
 @outside_inference
 def certify(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
     ball: Ball,
@@ -54,6 +54,7 @@ def certify(
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
     chosen, entry = find(method)
+    net, ball = as_network(net, x), as_ball(ball)
     net.check(x, y)
     net.require_eval("a certificate")
     ball.check(x)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.ball import Ball
@@ -15,7 +15,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Query
@@ -23,7 +23,7 @@ from relucert.verification.verifier import Budget, Query
 
 @outside_inference
 def radius(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
@@ -54,7 +54,7 @@ def radius(
     (True, True)
     """
     chosen, entry = find(method)
-    p = check_p(p)
+    p, net = check_p(p), as_network(net, x)
     net.check(x, y)
     net.require_eval("a radius")
     Ball(p, math.inf, box).check(x)

@@ -45,7 +45,7 @@ OPERATORS: dict[str, Callable[[Description, Operation], Value | list[Value]]] = 
     "Pad": _shaping.pad,
     "Expand": _shaping.expand,
     "Identity": _shaping.identity,
-    "Dropout": _shaping.identity,
+    "Dropout": _shaping.dropout,
     "Cast": _shaping.cast,
 }
 #: Operators at the end of a classifier that keep the order of the logits.

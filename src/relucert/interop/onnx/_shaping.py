@@ -123,7 +123,7 @@ def gather(to: Description, node: Operation) -> Value:
     """Entries along one axis, by constant places."""
     z, index = node.value(), node.constant(1)
     axis = z.axis(int(node.attributes.get("axis", 0)))
-    if index.dtype.kind not in "iu":
+    if not np.issubdtype(index.dtype, np.integer):
         raise Refused(f"its places must be whole numbers, got {index.dtype}")
     size = z.inner[axis]
     if index.size == 0 or index.min() < -size or index.max() >= size:
@@ -209,10 +209,15 @@ def expand(to: Description, node: Operation) -> Value:
 
 
 def identity(to: Description, node: Operation) -> Value:
-    """The value itself: Identity, and Dropout in eval mode."""
-    if node.kind == "Dropout" and any(node.outputs[1:]):
+    """The value itself."""
+    return node.value()
+
+
+def dropout(to: Description, node: Operation) -> Value:
+    """The value itself, as dropout is in eval mode."""
+    if any(node.outputs[1:]):
         raise Refused("the mask of a dropout is not supported")
-    if node.kind == "Dropout" and bool(np.any(node.optional(2) if len(node.inputs) > 2 else False)):
+    if len(node.inputs) > 2 and np.any(node.optional(2) or False):
         raise Refused("dropout stays switched on: export the model in eval mode")
     return node.value()
 

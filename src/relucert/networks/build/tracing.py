@@ -35,6 +35,10 @@ def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Sourc
     return _Replay(builder, start).graph()
 
 
+#: Modules that compute something else in train mode.
+MODAL = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside `torch.compile`, `nn.DataParallel` or `DistributedDataParallel`.
 
@@ -69,6 +73,36 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         inner = unwrapped(m)
         return super().call_module(inner, forward if inner is m else inner.forward, args, kwargs)
+
+
+def mode_matters(module: nn.Module) -> bool:
+    """Whether the code of a module reads its mode, as `F.dropout(z, training=self.training)` does."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        recorded = []
+        for mode in (True, False):
+            module.train(mode)
+            steps = _recorded(module).nodes
+            recorded.append([(step.op, str(step.target), str(step.args), str(step.kwargs)) for step in steps])
+    except Exception:  # train mode runs other code, which cannot be recorded
+        return True
+    finally:
+        for part, training in modes:
+            part.training = training
+    return recorded[0] != recorded[1]
+
+
+def _recorded(module: nn.Module) -> fx.Graph:
+    """The steps of a module's forward with one input, other parameters at their defaults."""
+    before = set(vars(module))
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    rest = {one.name: one.default for one in parameters[1:] if one.kind not in kinds and one.default is not one.empty}
+    try:
+        return _Tracer().trace(module, concrete_args=rest or None)
+    finally:
+        for name in set(vars(module)) - before:  # tensors made in forward, which the tracer leaves there
+            delattr(module, name)
 
 
 class _Replay:
@@ -106,22 +140,13 @@ class _Replay:
         return _prune(self.builder.nodes, output.index)
 
     def _record(self) -> fx.Graph:
-        before = set(vars(self.module))
-        parameters = list(inspect.signature(self.module.forward).parameters.values())
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        rest = {
-            one.name: one.default for one in parameters[1:] if one.kind not in kinds and one.default is not one.empty
-        }
         try:
-            return _Tracer().trace(self.module, concrete_args=rest or None)
+            return _recorded(self.module)
         except Exception as error:
             raise UnsupportedLayer(
                 f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
                 f"run the same layers for every input, without branches on values. {supported()}"
             ) from error
-        finally:
-            for name in set(vars(self.module)) - before:  # tensors made in forward, which the tracer leaves there
-                delattr(self.module, name)
 
     def _tried(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         """The value of a step; of a step that is refused, what torch computes, so that later steps are looked at too."""

@@ -97,7 +97,7 @@ def _module(t: Builder, part: nn.ConvTranspose2d, z: Traced) -> Traced:
 def _restored(given: Restored) -> nn.Module:
     rows, columns, *kernel = given.tensors["weight"].shape
     options = {name: given.settings[name] for name in _OPTIONS}
-    pairs = {name: value if name == "groups" else tuple(value) for name, value in options.items()}
+    pairs: dict[str, Any] = {name: value if name == "groups" else tuple(value) for name, value in options.items()}
     layer = nn.ConvTranspose2d(
         rows,
         columns * options["groups"],
