@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
     from relucert.verification.mip.mip import MIP as MIP
+    from relucert.verification.output_range import OutputRange as OutputRange
+    from relucert.verification.output_range import output_range as output_range
     from relucert.verification.radius import radius as radius
     from relucert.verification.registry import Auto as Auto
 
@@ -77,6 +79,7 @@ _HOME = {
     "MIP": "relucert.verification.mip.mip",
     "Moments": "relucert.bounding.methods.moments",
     "Network": "relucert.networks.network",
+    "OutputRange": "relucert.verification.output_range",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",
     "Record": "relucert.records.record",
@@ -98,6 +101,7 @@ _HOME = {
     "load": "relucert.interop.loading",
     "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",
+    "output_range": "relucert.verification.output_range",
     "radius": "relucert.verification.radius",
     "save": "relucert.interop.loading",
     "train": "relucert.training.loop",

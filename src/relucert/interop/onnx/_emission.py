@@ -84,7 +84,9 @@ def _window(kernel: Any, settings: Settings) -> dict[str, Any]:
 
 def _conv_transpose(to: Written, inputs: list[str], given: Tensors, settings: Settings, shapes: Shapes) -> str:
     weight = to.tensor(given["weight"], "weight")
-    options: dict[str, Any] = _window(given["weight"].shape[2:], settings) | {"output_padding": list(settings["output_padding"])}
+    options: dict[str, Any] = _window(given["weight"].shape[2:], settings) | {
+        "output_padding": list(settings["output_padding"])
+    }
     return to.node("ConvTranspose", [*inputs, weight, *_bias(to, given)], **options)
 
 
