@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
     from relucert.interop.loading import save as save
+    from relucert.interop.sklearn import from_sklearn as from_sklearn
+    from relucert.interop.sklearn import sklearn_inputs as sklearn_inputs
     from relucert.networks.architectures import build as build
     from relucert.networks.network import Network as Network
     from relucert.records.record import Record as Record
@@ -98,12 +100,14 @@ _HOME = {
     "dataset": "relucert.data",
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
+    "from_sklearn": "relucert.interop.sklearn",
     "load": "relucert.interop.loading",
     "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",
     "output_range": "relucert.verification.output_range",
     "radius": "relucert.verification.radius",
     "save": "relucert.interop.loading",
+    "sklearn_inputs": "relucert.interop.sklearn",
     "train": "relucert.training.loop",
 }
 

@@ -1,1 +1,1 @@
-"""Networks in other formats: `loading` (any of them, chosen by the file name), `onnx`, `mat` (the paper's .mat files)."""
+"""Networks in other formats: `loading` (any file, chosen by its name), `onnx`, `mat` (the paper's .mat files), `sklearn`."""
