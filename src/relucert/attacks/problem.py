@@ -20,6 +20,7 @@ from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.prediction import adversarial
+from relucert.networks.scaled import scaled
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
 MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
@@ -37,7 +38,8 @@ def attack(
     """Search the ball around every input for a point of another class than y (by default the predicted class).
 
     Every point that is returned as a success lies in ball and box and changes the decision when the network is run again; its
-    distance is recomputed. A misclassified input has distance 0, a failure has distance inf.
+    distance is recomputed. A misclassified input has distance 0, a failure has distance inf. The ball may have a scale; then
+    distances are in units of the scale.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -49,9 +51,13 @@ def attack(
     net, ball = as_network(net, x), as_ball(ball)
     net.check(x, y)
     net.require_eval("an attack")
-    ball.check(x)
     with torch.no_grad():
         labels = net.predict(x) if y is None else y.long()
+    if ball.scale is not None:
+        question = scaled(net, x, ball)
+        found = attack(question.net, question.x, labels, question.ball, method, generator)
+        return question.adversarial(found.x, labels)
+    ball.check(x)
     generator = generator or torch.Generator(device=x.device).manual_seed(chosen.seed)
     return chosen.attack(net, x, labels, ball, generator)
 

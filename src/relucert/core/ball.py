@@ -27,7 +27,9 @@ class Ball:
 
     p: a number of at least 1, or inf. eps: a number, one number for each example, or inf for the box alone. box: None, two
     numbers, or two tensors that broadcast to x (batch, *input), taken in the dtype of x; eps is compared in float64. Lengths
-    are in pixels. x itself must lie in the box.
+    are in pixels. x itself must lie in the box. scale: one number of at least 0 for every entry of an input; then the set is
+    { z : ||(z - x) / scale||_p <= eps } inside the box, and entries of scale 0 are fixed. Functions that take a ball with a
+    scale say so; all others refuse it.
 
     >>> ball, x = Ball(2, 0.5), torch.tensor([[0.0, 0.5]])
     >>> ball.minimum(x, torch.tensor([[1.0, 1.0]])).value
@@ -43,15 +45,18 @@ class Ball:
     box: tuple[float | int | Tensor, float | int | Tensor] | None = (0.0, 1.0)
     # Restrictions of a box of tensors are applied once x is known: only then is it clear which sides have a batch dimension.
     _picks: tuple[Index, ...] = field(default=())
+    scale: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_p(self.p))
         object.__setattr__(self, "eps", _checked_eps(self.eps))
         object.__setattr__(self, "box", _checked_box(self.box))
+        object.__setattr__(self, "scale", _checked_scale(self.scale))
 
     def __repr__(self) -> str:
         box = None if self.box is None else f"({_short(self.box[0])}, {_short(self.box[1])})"
-        return f"Ball({self.p:g}, {_short(self.eps)}, box={box})"
+        scale = "" if self.scale is None else f", scale={_short(self.scale)}"
+        return f"Ball({self.p:g}, {_short(self.eps)}, box={box}{scale})"
 
     def check(self, x: Float[Tensor, " batch *input"]) -> None:
         """Raise InvalidInput unless x is a batch of finite points inside the box, with one example for each entry of eps."""
@@ -240,13 +245,15 @@ class Ball:
         return replace(self, box=(lower, upper))
 
     def key(self, index: int = 0, x: Float[Tensor, " batch *input"] | None = None) -> dict[str, Any]:
-        """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf".
+        """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf"; without a scale.
 
         A box of two tensors needs x, which determines the entries of the example; unless constant it becomes a digest.
 
         >>> Ball(math.inf, torch.tensor([0.25, 0.5])).key(1)
         {'p': 'inf', 'eps': 0.5, 'box': [0.0, 1.0]}
         """
+        if self.scale is not None:
+            raise InvalidInput(f"ball must have no scale to be recorded, got {self!r}")
         eps = float(self.eps[index]) if isinstance(self.eps, Tensor) else self.eps
         box = None
         if self.box is not None:
@@ -260,6 +267,10 @@ class Ball:
 
     def _radii(self, x: Tensor) -> Tensor:
         """One eps for each example, in float64."""
+        if self.scale is not None:
+            raise InvalidInput(
+                f"ball must have no scale here, got {self!r}: certify, attack and output_range take balls with a scale"
+            )
         if not isinstance(self.eps, Tensor):
             return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)
         if len(self.eps) != len(x):
@@ -293,6 +304,19 @@ def _checked_eps(eps: Any) -> float | Tensor:
             f"eps must be at least 0, got {value[~(value >= 0)][0].item() if value.ndim else value.item()}"
         )
     return value if value.ndim else value.item()
+
+
+def _checked_scale(scale: Any) -> Tensor | None:
+    """Check the scale and return it as None or a float64 tensor."""
+    if scale is None:
+        return None
+    try:
+        value = torch.as_tensor(scale, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"scale must be numbers, one for every entry of an input, got {scale!r}") from error
+    if not bool(((value >= 0) & value.isfinite()).all()):  # also refuses NaN
+        raise InvalidInput(f"scale must be finite and at least 0, got {scale!r}")
+    return value
 
 
 def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:

@@ -24,6 +24,8 @@ from relucert.core.methods import Method
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
 from relucert.networks.network import as_network, outside_inference
+from relucert.networks.scaled import scaled
+from relucert.verification._scaled import certificate, refuse_executed
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
 
@@ -45,7 +47,7 @@ def certify(
     `margin` is a proved lower bound on the smallest lead over the ball. `batch` inputs are worked on together. `timeout`:
     seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN. ROBUST is proved for
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
-    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that.
+    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. The ball may have a scale.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -57,6 +59,12 @@ def certify(
     net, ball = as_network(net, x), as_ball(ball)
     net.check(x, y)
     net.require_eval("a certificate")
+    if ball.scale is not None:
+        refuse_executed(arithmetic)
+        question, plain = scaled(net, x, ball), replace(ball, scale=None)
+        found = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch)
+        query = Query.of(net, x, y, plain, targets, batch)
+        return certificate(question, found, query.prop, query.holds)
     ball.check(x)
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")

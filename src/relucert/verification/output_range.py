@@ -16,6 +16,8 @@ from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
 from relucert.core.rounding import cast_up
 from relucert.networks.network import Network, as_network, in_double, outside_inference
+from relucert.networks.scaled import scaled
+from relucert.verification._scaled import refuse_executed
 from relucert.verification.registry import BOUNDING
 
 
@@ -46,7 +48,7 @@ def output_range(
     """Proved ends of every output over the ball, by a bounding method.
 
     The ends hold for the stored weights in real arithmetic, rounding of the proof included; with `arithmetic="executed"` also
-    for the network as executed in its dtype. `batch` inputs are worked on together.
+    for the network as executed in its dtype. `batch` inputs are worked on together. The ball may have a scale.
 
     >>> import relucert as rc
     >>> net = rc.Network(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), (2,))
@@ -59,6 +61,11 @@ def output_range(
     net, ball = as_network(net, x), as_ball(ball)
     net.check(x)
     net.require_eval("an output range")
+    if ball.scale is not None:
+        refuse_executed(arithmetic)
+        question = scaled(net, x, ball)
+        found = output_range(question.net, question.x, question.ball, method, batch)
+        return OutputRange(-cast_up(-found.lower, x.dtype), cast_up(found.upper, x.dtype))
     ball.check(x)
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
