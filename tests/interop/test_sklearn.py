@@ -65,6 +65,24 @@ def test_classifiers_decide_as_the_pipeline(name: str, labels: np.ndarray) -> No
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_tables_have_no_box_by_default(tmp_path) -> None:
+    net = from_sklearn(make_pipeline(StandardScaler(), LogisticRegression()).fit(ROWS, TWO))
+    x = torch.tensor(ROWS[:3])
+    y = net.predict(x)
+    assert net.box is None
+    assert rc.certify(net, x, y, rc.Ball(2, 1e-6), "crown").verdict == [rc.Verdict.ROBUST] * 3
+    assert torch.equal(rc.radius(net, x).lower, rc.radius(net, x, box=None).lower)
+    assert torch.equal(rc.minimal_attack(net, x).x, rc.minimal_attack(net, x, box=None).x)
+    with pytest.raises(
+        InvalidInput, match=r"x must lie in the box of Ball\(2, 0.1, box=\(0, 1\)\) \(None for no box\)"
+    ):
+        rc.certify(net, x, y, rc.Ball(2, 0.1, (0.0, 1.0)))
+    for name in ("net.safetensors", "net.onnx"):
+        rc.save(net, tmp_path / name)
+        assert rc.load(tmp_path / name).box is None
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_regressors_have_ranges_in_the_units_of_the_table() -> None:
     for model in (
         make_pipeline(StandardScaler(), MLPRegressor(**MLP)),

@@ -13,7 +13,7 @@ from relucert.attacks.apgd import APGD
 from relucert.attacks.base import FixedAttack, MinimalAttack, settle
 from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
-from relucert.core.ball import Ball, as_ball
+from relucert.core.ball import PIXELS, Ball, as_ball
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
@@ -48,7 +48,8 @@ def attack(
     True
     """
     chosen = parse(method, FIXED)
-    net, ball = as_network(net, x), as_ball(ball)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x, y)
     net.require_eval("an attack")
     with torch.no_grad():
@@ -68,7 +69,7 @@ def minimal_attack(
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float | int = 2,
-    box: Any = (0.0, 1.0),
+    box: Any = PIXELS,
     method: str | Method = "cw",
     generator: torch.Generator | None = None,
 ) -> Adversarial:
@@ -90,7 +91,7 @@ def minimal_attack(
     net = as_network(net, x)
     net.check(x, y)
     net.require_eval("an attack")
-    ball = Ball(p, math.inf, box)
+    ball = Ball(p, math.inf, net.box if box is PIXELS else box)
     ball.check(x)
     with torch.no_grad():
         predicted = net.predict(x)

@@ -18,6 +18,8 @@ from relucert.core.norms import ITERATIONS, check_p, norm
 from relucert.core.offsets import projected_offset, random_offsets
 from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
 
+#: The box of pixels, for inputs of which nothing else is known; a ball with this very object was given no box.
+PIXELS = (0.0, 1.0)
 Index = int | slice | Sequence[int] | Tensor
 
 
@@ -42,7 +44,7 @@ class Ball:
 
     p: float | int
     eps: float | int | Tensor
-    box: tuple[float | int | Tensor, float | int | Tensor] | None = (0.0, 1.0)
+    box: tuple[float | int | Tensor, float | int | Tensor] | None = PIXELS
     # Restrictions of a box of tensors are applied once x is known: only then is it clear which sides have a batch dimension.
     _picks: tuple[Index, ...] = field(default=())
     scale: Tensor | None = field(default=None, kw_only=True)
@@ -65,7 +67,7 @@ class Ball:
         self._radii(x)
         _refuse(~x.isfinite(), x, "x must be finite")
         lower, upper = self.bounds(x)
-        _refuse((x < lower) | (x > upper), x, f"x must lie in the box of {self!r}")
+        _refuse((x < lower) | (x > upper), x, f"x must lie in the box of {self!r} (None for no box)")
 
     def radii(self, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
         """Return eps as one number for each example, in the dtype of x."""
@@ -321,8 +323,8 @@ def _checked_scale(scale: Any) -> Tensor | None:
 
 def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
     """Check the box and return it as None or two sides, each a float or a tensor."""
-    if box is None:
-        return None
+    if box is None or box is PIXELS:
+        return box
     if not isinstance(box, tuple | list) or len(box) != 2:
         raise InvalidInput(f"box must be None, two numbers or two tensors, got {box!r}")
     try:
@@ -363,8 +365,12 @@ def _described(value: float | Tensor) -> float | str:
     return str(float(value)) if math.isinf(value) else float(value) + 0.0
 
 
-def as_ball(ball: Ball) -> Ball:
-    """The ball itself; a clear error for anything else, such as eps alone."""
+def as_ball(ball: Ball, box: tuple[float, float] | None = PIXELS) -> Ball:
+    """The ball, with another box if it was given none; a clear error for anything that is no ball, such as eps alone.
+
+    >>> as_ball(Ball(2, 0.5), None), as_ball(Ball(2, 0.5, (0, 1)), None)
+    (Ball(2, 0.5, box=None), Ball(2, 0.5, box=(0, 1)))
+    """
     if isinstance(ball, Ball):
-        return ball
+        return replace(ball, box=box) if ball.box is PIXELS else ball
     raise InvalidInput(f"ball must be a Ball, such as Ball(inf, 0.1) or Ball(2, 0.5, box=None), got {ball!r}")

@@ -27,8 +27,8 @@ def from_sklearn(model: Any) -> Network:
 
     Scalers: StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, PCA; ColumnTransformer of these and of OneHotEncoder.
     Estimators: MLPClassifier and MLPRegressor with ReLUs, LogisticRegression, LinearSVC and other linear models. Logit i is
-    the class `model.classes_[i]`; of two classes the first has logit 0. Inputs have no box: give `Ball(..., box=None)` or the
-    ranges of the columns.
+    the class `model.classes_[i]`; of two classes the first has logit 0. Inputs have no box: balls have none
+    unless they are given the ranges of the columns.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
@@ -52,7 +52,9 @@ def from_sklearn(model: Any) -> Network:
             f"model has parts that are not supported: {'; '.join(reading.refused)}. Supported are "
             f"{', '.join([*_SCALERS, *_ESTIMATORS, 'ColumnTransformer', 'OneHotEncoder'])}: fit the model with these"
         )
-    return Network(nn.Sequential(*layers).double(), (start,)).eval()
+    net = Network(nn.Sequential(*layers).double(), (start,)).eval()
+    net.box = None
+    return net
 
 
 def sklearn_inputs(model: Any, rows: Any) -> Tensor:

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
+from relucert.core.ball import PIXELS
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.build.tracing import MODAL, logits_of, mode_matters, trace, unwrapped
 from relucert.networks.nodes import ReLU, Source, Switching
@@ -46,6 +47,8 @@ class Network(nn.Module):
     """
 
     graph: Graph
+    #: The box of balls that were given none: that of pixels, or None where inputs are no pixels, as in a table.
+    box: tuple[float, float] | None = PIXELS
 
     def __init__(self, module: nn.Module, input_shape: Sequence[int], mean: Numbers = None, std: Numbers = None):
         super().__init__()

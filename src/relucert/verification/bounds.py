@@ -32,7 +32,8 @@ def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method
     (torch.Size([3]), True)
     """
     chosen = parse(method, BOUNDING)
-    net, ball = as_network(net, x), as_ball(ball)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x)
     net.require_eval("bounds")
     ball.check(x)

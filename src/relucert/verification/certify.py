@@ -56,7 +56,8 @@ def certify(
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
     chosen, entry = find(method)
-    net, ball = as_network(net, x), as_ball(ball)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x, y)
     net.require_eval("a certificate")
     if ball.scale is not None:

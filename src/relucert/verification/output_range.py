@@ -58,7 +58,8 @@ def output_range(
     (True, True)
     """
     chosen = parse(method, BOUNDING)
-    net, ball = as_network(net, x), as_ball(ball)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x)
     net.require_eval("an output range")
     if ball.scale is not None:

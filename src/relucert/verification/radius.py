@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from relucert.attacks.problem import MINIMAL
-from relucert.core.ball import Ball
+from relucert.core.ball import PIXELS, Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
@@ -27,7 +27,7 @@ def radius(
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
-    box: Any = (0.0, 1.0),
+    box: Any = PIXELS,
     method: str | Method = "region",
     attack: str | Method | None = None,
     tol: float = 0.01,
@@ -55,6 +55,7 @@ def radius(
     """
     chosen, entry = find(method)
     p, net = check_p(p), as_network(net, x)
+    box = net.box if box is PIXELS else box
     net.check(x, y)
     net.require_eval("a radius")
     Ball(p, math.inf, box).check(x)

@@ -37,8 +37,8 @@ BYTES = 2**31  #: of a file after it is unpacked
 def load_onnx(path: str | Path) -> Network:
     """Read the network of an ONNX file (`.onnx`, `.onnx.gz`), in eval mode.
 
-    Inputs are those of the file, without its batch axis and in its units: a file has no box, so give `Ball(..., box=None)` or
-    the range of the data. A softmax at the end is dropped, with a warning: it changes no class.
+    Inputs are those of the file, without its batch axis and in its units: a file has no box, so balls have none unless they
+    are given one. A softmax at the end is dropped, with a warning: it changes no class.
     """
     path = Path(path)
     model = _model(path)
@@ -93,6 +93,7 @@ def _network(path: Path, model: Any, batch: int | None) -> Network:
         "input_shape": nodes[0]["shape"],
         "nodes": nodes,
         "trainable": [name for name in trainable if name in tensors],
+        "box": None,
     }
     try:
         return rebuild(description, tensors)

@@ -50,7 +50,8 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for name, value in (("mean", net.mean), ("std", net.std)):
         if value is not None:
             tensors[name] = value.detach().cpu().contiguous()
-    return {"input_shape": list(net.input_shape), "nodes": nodes, "trainable": trainable}, tensors
+    description = {"input_shape": list(net.input_shape), "nodes": nodes, "trainable": trainable}
+    return description | ({"box": None} if net.box is None else {}), tensors
 
 
 def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
@@ -60,6 +61,8 @@ def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
         net = Network(module, description["input_shape"], tensors.get("mean"), tensors.get("std"))
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"the description of the network does not fit its tensors: {error}") from error
+    if "box" in description:
+        net.box = None
     return net.eval()
 
 
