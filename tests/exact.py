@@ -36,7 +36,8 @@ def is_exact(op: Affine) -> bool:
         return op.settings()["divisor"] == 1
     if op.kind == "leak":
         slopes = [value for source in op.sources().values() for value in source.value.double().flatten().tolist()]
-        return bool(slopes) and all(Fraction(1 - slope) == 1 - Fraction(slope) for slope in slopes)
+        slopes += [float(str(value)) for value in op.settings().values()]
+        return all(Fraction(1 - slope) == 1 - Fraction(slope) for slope in slopes)
     return op.kind in EXACT
 
 
