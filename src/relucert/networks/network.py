@@ -79,7 +79,6 @@ class Network(nn.Module):
         )
         self._overwrites_input = False
         self._compare()
-        self._reads_mode = mode_matters(module)
 
     mean: Tensor | None
     std: Tensor | None
@@ -197,9 +196,12 @@ class Network(nn.Module):
 
     def require_eval(self, purpose: str) -> None:
         """Raise if a part in train mode computes something else than in eval mode: batch norm, dropout, code that reads it."""
-        for name, part in self.named_modules():
-            if part.training and part is not self and (self._reads_mode or isinstance(part, MODAL)):
-                raise WrongMode(f"{purpose} needs the network in eval mode (call net.eval()), got {name} in train mode")
+        training = {name: part for name, part in self.named_modules() if part.training and part is not self}
+        wrong = [name for name, part in training.items() if isinstance(part, MODAL)]
+        if not wrong and training and mode_matters(self.module):
+            wrong = list(training)
+        if wrong:
+            raise WrongMode(f"{purpose} needs the network in eval mode (call net.eval()), got {wrong[0]} in train mode")
 
     # What it was checked for.
 
