@@ -106,6 +106,32 @@ def test_attacks_stay_in_ball_and_box_and_ranges_hold() -> None:
     assert bool(((values >= ends.lower[:, None]) & (values <= ends.upper[:, None]))[kept].all())
 
 
+@pytest.mark.share(3)
+@pytest.mark.parametrize("method", ["region(regions=50)", "crown", "bab(nodes=100)"])
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_radii_are_in_units_of_the_scale(method: str, p: float) -> None:
+    net, x = table()
+    x = x[:4]
+    sizes = torch.tensor([0.5, 4.0, 1.0, 1024.0]).double()  # exact
+    other = Network(net.module, (4,), 0.0, net.std / sizes).eval()  # type: ignore[operator]
+    one = rc.radius(net, x, p=p, box=None, method=method, scale=sizes)
+    two = rc.radius(other, x / sizes, p=p, box=None, method=method)
+    torch.testing.assert_close(one.lower, two.lower, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(one.upper, two.upper, rtol=1e-6, atol=1e-9)
+    fixed = rc.radius(net, x, p=p, box=None, method=method, scale=SCALE, attack="best")
+    y = net.predict(x)
+    for i in range(4):
+        ball = rc.Ball(p, float(fixed.lower[i]) * (1 - 1e-9), None, scale=SCALE)
+        assert bool((net.predict(points_of(x[i : i + 1], ball, 200)[0]) == y[i]).all())
+        if fixed.upper[i].isfinite():
+            assert fixed.witness is not None
+            step = fixed.witness[i] - x[i]
+            assert step[2] == 0
+            length = torch.linalg.vector_norm(step[SCALE > 0] / SCALE[SCALE > 0], p)
+            assert float(length) <= float(fixed.upper[i]) <= float(length) * (1 + 1e-9)
+            assert int(net.predict(fixed.witness[i : i + 1])) != int(y[i])
+
+
 def test_images_of_all_points_lie_in_the_ball_without_a_scale() -> None:
     net, x = table()
     for p in (1.0, 2.0, math.inf):

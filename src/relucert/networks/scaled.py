@@ -53,7 +53,10 @@ class _Multiplied(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class ScaledQuestion:
-    """Network, inputs and ball without a scale, and those with a scale that they stand for."""
+    """Network, inputs and ball without a scale, and those with a scale that they stand for.
+
+    `shift` bounds how far rounding has moved the centres, in units of the scale.
+    """
 
     net: Network
     x: Float[Tensor, " batch *input"]
@@ -61,6 +64,7 @@ class ScaledQuestion:
     original: Network
     centre: Float[Tensor, " batch *input"]
     given: Ball
+    shift: Float[Tensor, " batch"]
 
     @property
     def _plain(self) -> Ball:
@@ -144,7 +148,8 @@ def scaled(net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> Scale
     middle = torch.where(fixed, wide, wide / factor)
     # Division is off by at most u of its result; doubled for this line's own rounding.
     off = torch.where(fixed, 0.0, 2 * unit_roundoff() * middle.abs() + torch.finfo(torch.float64).tiny)
-    eps = sum_up(plain.radii(wide), norm(off, ball.p) * (1 + 1e-9))
+    shift = norm(off, ball.p) * (1 + 1e-9)
+    eps = sum_up(plain.radii(wide), shift)
     box = None
     if ball.box is not None or bool(fixed.any()):
         lower, upper = (side.double() / factor for side in plain.bounds(x))
@@ -152,4 +157,4 @@ def scaled(net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> Scale
         upper = torch.where(fixed, wide, torch.nextafter(upper, torch.full_like(upper, math.inf)))
         box = (lower, upper)
     inner = Network(_Multiplied(in_double(net), factor), net.input_shape)
-    return ScaledQuestion(inner, middle, Ball(ball.p, eps, box), net, x, ball)
+    return ScaledQuestion(inner, middle, Ball(ball.p, eps, box), net, x, ball, shift)

@@ -1,12 +1,14 @@
-"""Certificates about balls with a scale, from certificates about balls without."""
+"""Answers about balls with a scale, from answers about balls without."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
-from relucert.core.results import Certificate, Verdict
+from relucert.core.results import Certificate, RadiusInterval, Verdict, meets
+from relucert.core.rounding import rounded_down
 from relucert.core.verdict import Reason
 from relucert.networks.scaled import ScaledQuestion
 
@@ -18,7 +20,34 @@ def refuse_executed(arithmetic: str) -> None:
 
 
 @torch.no_grad()
-def certificate(question: ScaledQuestion, found: Certificate, prop: Property, holds: torch.Tensor) -> Certificate:
+def interval(question: ScaledQuestion, found: RadiusInterval, y: Tensor) -> RadiusInterval:
+    """The intervals of the original network, in units of the scale.
+
+    A proved radius holds around the centre that rounding has moved, so it is reduced by that move; witnesses are those that
+    change the decision of the original network, with their distances from the original inputs.
+    """
+    x = question.centre
+    known = found.upper.isfinite().reshape(-1, *(1,) * (x.dim() - 1))
+    points = question.x if found.witness is None else torch.where(known, found.witness, question.x)
+    reached = question.adversarial(points, y)
+    wrong = question.original(x).argmax(1) != y
+    down = (found.lower.double() - question.shift) * (1 - 1e-15)
+    lower = rounded_down(torch.nextafter(down, torch.full_like(down, -torch.inf)).clamp(min=0), x.dtype)
+    lower = torch.where(wrong, 0.0, lower)
+    shown = torch.where(reached.success.reshape(known.shape), reached.x, torch.nan)
+    exact = found.exact & reached.success & meets(lower, reached.distance)
+    return RadiusInterval(
+        lower,
+        reached.distance,
+        exact | wrong,
+        shown if bool(reached.success.any()) else None,
+        found.seconds.to(x.dtype),
+        found.method,
+    )
+
+
+@torch.no_grad()
+def certificate(question: ScaledQuestion, found: Certificate, prop: Property, holds: Tensor) -> Certificate:
     """The certificate of the original network: `holds` says at which inputs it has the property.
 
     Proofs hold in real arithmetic. Counterexamples are run through the original network, and count if they lie in the

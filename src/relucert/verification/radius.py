@@ -16,6 +16,8 @@ from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.networks.network import as_network, outside_inference
+from relucert.networks.scaled import scaled
+from relucert.verification._scaled import interval
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Query
@@ -32,6 +34,7 @@ def radius(
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
+    scale: Any = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
@@ -44,6 +47,9 @@ def radius(
 
     `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
     `timeout` seconds an input, its share of its batch's.
+
+    With a `scale`, one number of at least 0 for every entry of an input, distances are ||(z - x) / scale||_p, and entries of
+    scale 0 are fixed; `lower` then speaks of real arithmetic.
 
     With an `attack` on the nearest points (see `minimal_attack`) the better of its witness and the method's is the upper end.
 
@@ -58,6 +64,14 @@ def radius(
     box = net.box if box is PIXELS else box
     net.check(x, y)
     net.require_eval("a radius")
+    if scale is not None:
+        question = scaled(net, x, Ball(p, math.inf, box, scale=scale))
+        labels = net.predict(x) if y is None else y
+        return interval(
+            question,
+            radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout),
+            labels,
+        )
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")
