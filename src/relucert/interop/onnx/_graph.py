@@ -135,7 +135,7 @@ class Description:
                 continue
             used[role] = f"{len(self.nodes)}.{role}"
             self.tensors[used[role]] = _tensor(array, torch.int64 if role == "index" else inputs[0].sample.dtype)
-            if role in ("weight", "bias") and self.tensors[used[role]].is_floating_point():
+            if role in ("weight", "bias", "slope") and self.tensors[used[role]].is_floating_point():
                 self.trainable.append(used[role])
         shapes = [list(value.inner) for value in inputs]
         given = Restored(settings, {role: self.tensors[name] for role, name in used.items()}, shapes)
