@@ -92,12 +92,12 @@ class Sequence(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.act = nn.Conv1d(1, 2, 3, stride=2, padding=1), nn.PReLU(2)
+        self.conv, self.act, self.fc = nn.Conv1d(1, 2, 3, stride=2, padding=1), nn.PReLU(2), nn.Linear(3, 3)
         self.matrix = nn.Parameter(torch.tensor([[1.0, -0.5, 0.3], [-0.7, 0.8, 0.2], [0.1, 0.4, -0.9]]))
 
     def forward(self, x: Tensor) -> Tensor:
         a, b = self.act(self.conv(x)).flatten(1).chunk(2, 1)
-        return (F.relu6(9 * a) - b) @ self.matrix.t()
+        return self.fc((F.relu6(9 * b - 1) - a) @ self.matrix.t())
 
 
 class Transposed(nn.Module):
@@ -148,8 +148,8 @@ _TABLE: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...], object, object]
     "dense": lambda: (randomised(Dense(), 9), (1, 4, 4), None, None),
     "dead windows": lambda: (dead_windows(), (1, 5, 5), None, None),
     "zero bias": lambda: (zero_bias(), (4,), None, None),
-    "sequence": lambda: (randomised(Sequence(), 10), (1, 5), None, None),
-    "transposed": lambda: (randomised(Transposed(), 11), (1, 2, 2), None, None),
+    "sequence": lambda: (randomised(Sequence(), 13), (1, 5), None, None),
+    "transposed": lambda: (randomised(Transposed(), 12), (1, 2, 2), None, None),
 }  # fmt: skip
 
 NETWORKS = tuple(_TABLE)
