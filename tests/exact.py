@@ -582,3 +582,30 @@ def excess(x: Sequence[Fraction], z: Sequence[Fraction], p: float, eps: Any) -> 
     top = max(steps)
     length = float(top) * sum(float(step / top) ** p for step in steps) ** (1 / p) if top else 0.0
     return length - float(eps) * (1 + 1e-12)
+
+
+def length_at_most(x: Tensor, z: Tensor, p: float, eps: float) -> bool:
+    """Whether ||z - x||_p <= eps for one point in exact arithmetic; p is infinite, a whole number or half of one."""
+    steps = [abs(Fraction(a) - Fraction(b)) for a, b in zip(z.flatten().tolist(), x.flatten().tolist(), strict=True)]
+    if math.isinf(p):
+        return max(steps) <= Fraction(eps)
+    power = round(2 * p)
+    assert power == 2 * p
+    if power % 2 == 0:
+        return sum((step ** (power // 2) for step in steps), Fraction(0)) <= Fraction(eps) ** (power // 2)
+    # Roots of the powers, enclosed to 2^-bits: where the enclosures overlap, they are made smaller.
+    for bits in (2000, 8000):
+        below = [_root(step**power, bits) for step in steps if step]
+        most, unit = _root(Fraction(eps) ** power, bits), Fraction(1, 2**bits)
+        if sum(below, Fraction(0)) + len(below) * unit <= most:
+            return True
+        if sum(below, Fraction(0)) > most + unit:
+            return False
+        if len(below) <= 1:
+            return max(steps) <= Fraction(eps)
+    raise AssertionError("the length and the radius are too near to each other")
+
+
+def _root(value: Fraction, bits: int) -> Fraction:
+    """The square root, rounded down to a multiple of 2^-bits."""
+    return Fraction(math.isqrt((value.numerator << (2 * bits)) // value.denominator), 1 << bits)

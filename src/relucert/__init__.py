@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from relucert.bounding.methods.moments import Moments as Moments
     from relucert.bounding.methods.sdp import SDP as SDP
     from relucert.core.ball import Ball as Ball
+    from relucert.core.errors import Interrupted as Interrupted
     from relucert.core.errors import RelucertError as RelucertError
     from relucert.core.results import Adversarial as Adversarial
     from relucert.core.results import Certificate as Certificate
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from relucert.evaluation.config import EvaluateConfig as EvaluateConfig
     from relucert.evaluation.evaluate import evaluate as evaluate
     from relucert.geometry.distances import distances as distances
+    from relucert.geometry.exploration.universal import Universal as Universal
     from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
     from relucert.interop.loading import save as save
@@ -54,11 +56,14 @@ if TYPE_CHECKING:
     from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
+    from relucert.verification.certify import decisions as decisions
     from relucert.verification.mip.mip import MIP as MIP
     from relucert.verification.output_range import OutputRange as OutputRange
     from relucert.verification.output_range import output_range as output_range
+    from relucert.verification.radius import intervals as intervals
     from relucert.verification.radius import radius as radius
     from relucert.verification.registry import Auto as Auto
+    from relucert.verification.verifier import Decision as Decision
 
 _HOME = {
     "APGD": "relucert.attacks.apgd",
@@ -72,10 +77,12 @@ _HOME = {
     "CW": "relucert.attacks.cw",
     "Certificate": "relucert.core.results",
     "DDN": "relucert.attacks.ddn",
+    "Decision": "relucert.verification.verifier",
     "Distances": "relucert.core.results",
     "EvaluateConfig": "relucert.evaluation.config",
     "FAB": "relucert.attacks.fab",
     "IBP": "relucert.bounding.methods.ibp",
+    "Interrupted": "relucert.core.errors",
     "KW": "relucert.bounding.methods.kw",
     "Lipschitz": "relucert.bounding.methods.lipschitz",
     "MIP": "relucert.verification.mip.mip",
@@ -91,6 +98,7 @@ _HOME = {
     "RelucertError": "relucert.core.errors",
     "SDP": "relucert.bounding.methods.sdp",
     "TrainConfig": "relucert.training.config",
+    "Universal": "relucert.geometry.exploration.universal",
     "Verdict": "relucert.core.results",
     "attack": "relucert.attacks.problem",
     "bounds": "relucert.verification.bounds",
@@ -98,9 +106,11 @@ _HOME = {
     "certify": "relucert.verification.certify",
     "cross_lipschitz": "relucert.regularizers.cross_lipschitz",
     "dataset": "relucert.data",
+    "decisions": "relucert.verification.certify",
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
     "from_sklearn": "relucert.interop.sklearn",
+    "intervals": "relucert.verification.radius",
     "load": "relucert.interop.loading",
     "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",

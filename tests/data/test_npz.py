@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -178,3 +179,76 @@ def test_unwritable_folder_is_named(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+# Headers and archives that lie, with checksums that fit.
+
+
+def lying(path: Path, content: bytes, compression: int = zipfile.ZIP_DEFLATED) -> None:
+    """A data set whose x_test is some other bytes."""
+    whole = write_npz(path.with_name("whole.npz"), arrays_of(GREY))
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, content if name == "x_test.npy" else old.read(name))
+
+
+def npy(descr: object, shape: object, version: int = 1, length: int | None = None) -> bytes:
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}\n".encode()
+    size = struct.pack("<H" if version == 1 else "<I", len(header) if length is None else length)
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + bytes(7840)
+
+
+LIES = {
+    "objects": (npy("|O", (10, 28, 28)), r"x_test must have a dtype of numbers or booleans, got '\|O'"),
+    "records": (npy([("a", "<f8")], (10,)), "it must have descr, fortran_order and shape"),
+    "huge": (npy("|u1", (2**40,)), "must take 1099511627"),
+    "overflow": (npy("|u1", (2**62, 2**62)), "must take"),
+    "negative": (npy("|u1", (-10, 28, 28)), "it must have descr, fortran_order and shape"),
+    "digits": (npy("|u1", ()).replace(b"()", b"(" + b"9" * 5000 + b")"), "must"),
+    "axes": (npy("|u1", (1,) * 40), "at most 32 whole numbers"),
+    "long header": (npy("|u1", (10, 28, 28), 2, 2**32 - 1) + bytes(2**24), "a header of at most 10000 bytes, got 4294967295"),
+    "version": (npy("|u1", (10, 28, 28), 9), r"format 1.0 or 2.0, got \(9, 0\)"),
+    "minus signs": (b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"-" * 9000, "it must have descr"),
+    "brackets": (b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000, "it must have descr"),
+    "twice": (npy("|u1", (10, 28, 28)).replace(b"'fortran_order': False", b"'descr': '|O'"), "it must have descr"),
+    "nothing": (b"", "must be an array in numpy's format"),
+    "bomb": (npy("|u1", (10, 28, 28)) + bytes(2**25), "x_test must take 79"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_headers_that_lie_are_one_clear_error(lie: str, tmp_path: Path) -> None:
+    content, message = LIES[lie]
+    path = tmp_path / "mnist.npz"
+    lying(path, content)
+    for read_it in (lambda: check(path, GREY), lambda: read(path, "x_test", GREY), lambda: read(path, "x_test")):
+        with pytest.raises(DamagedData, match=message) as caught:
+            read_it()
+        assert caught.value.path == str(path)
+        assert "delete the file" in caught.value.remedy
+
+
+def test_only_deflated_members_are_unpacked(tmp_path: Path) -> None:
+    """Other methods unpack to any size at once."""
+    for compression in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        lying(tmp_path / "mnist.npz", npy("|u1", (10, 28, 28)), compression)
+        with pytest.raises(DamagedData, match="must be stored or deflated, got method"):
+            check(tmp_path / "mnist.npz", GREY)
+
+
+def test_data_that_changed_shape_behind_the_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are read when they are needed: what was checked before may be another file by then."""
+    monkeypatch.setitem(SPECS, "mnist", GREY)
+    write(tmp_path / "mnist.npz", GREY, arrays_of(GREY), "here")
+    data = dataset("mnist", tmp_path)
+    other = random_arrays("mnist", train=12, test=20)
+    write_npz(tmp_path / "mnist.npz", other)
+    with pytest.raises(DamagedData, match=r"x_test of mnist must have shape \(10, 28, 28\), got \(20, 28, 28\)"):
+        _ = data.x_test
+
+
+def test_long_lists_of_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relucert.data._zipped.LARGEST_DIRECTORY", 100)
+    write(tmp_path / "mnist.npz", GREY, arrays_of(GREY), "here")
+    with pytest.raises(DamagedData, match="its list of members must have at most 100 bytes, got"):
+        check(tmp_path / "mnist.npz", GREY)

@@ -146,7 +146,7 @@ WRONG = [
     ("none.npz", DamagedData, "must hold the arrays x and y, or x_test and y_test, got a"),
     ("count.npz", DamagedData, r"x \(2, 3\) and y \(1,\)"),
     ("negative.npz", DamagedData, "whole numbers from 0"),
-    ("objects.npz", DamagedData, "damaged"),
+    ("objects.npz", DamagedData, r"x must have a dtype of numbers or booleans, got '\|O'"),
     ("infinite.npz", DamagedData, "finite"),
     ("large.npz", DamagedData, "finite"),
     ("channels.npz", DamagedData, "images"),

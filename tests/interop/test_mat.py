@@ -1,9 +1,13 @@
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 
 from relucert.core.errors import CheckpointError, FileAccessError
+from relucert.interop._mat_file import read_arrays
 from relucert.interop.loading import load
 from relucert.interop.mat import load_mat
 
@@ -90,3 +94,84 @@ def test_files_that_are_not_the_authors_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="7 inputs are no square image"):
         load(tmp_path / "odd.mat")
     assert load_mat(tmp_path / "odd.mat", input_shape=(7, 1, 1)).input_shape == (7, 1, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_numeric_arrays_are_those_that_scipy_reads(packed, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "a": rng.random((3, 4)), "b": rng.integers(0, 200, (2, 3, 4)).astype(np.uint8), "c": np.float32(rng.random((1, 5))),
+        "empty": np.zeros((0, 3)), "i": np.arange(7), "one": 3.0, "rows": np.asfortranarray(rng.random((4, 2, 3))),
+    }  # fmt: skip
+    other = {"text": "abc", "cells": np.array([1, "x"], object), "structure": {"a": 1}, "complex": np.array([1j])}
+    savemat(tmp_path / "x.mat", arrays | other, do_compression=packed)
+    found, theirs = read_arrays(tmp_path / "x.mat"), loadmat(tmp_path / "x.mat")
+    assert sorted(found) == sorted(arrays)
+    for name, array in found.items():
+        assert array.dtype == theirs[name].dtype
+        np.testing.assert_array_equal(array, theirs[name])
+
+
+def element(kind: int, content: bytes) -> bytes:
+    padding = b"" if kind == 15 else bytes(-len(content) % 8)
+    return struct.pack("<II", kind, len(content)) + content + padding
+
+
+def matrix(shape: tuple[int, ...], numbers: bytes, kind: int = 9, name: bytes = b"U", flags: int = 6) -> bytes:
+    parts = struct.pack("<II", flags, 0), struct.pack(f"<{len(shape)}i", *shape), name, numbers
+    return element(14, b"".join(element(which, part) for which, part in zip((6, 5, 1, kind), parts, strict=True)))
+
+
+HEAD = b"MATLAB 5.0".ljust(124) + struct.pack("<HH", 0x0100, 0x4D49)
+LIES = {
+    "negative": (matrix((-1, 2), bytes(16)), "whole numbers, at least 0"),
+    "too large": (matrix((2**30, 2**30), bytes(16)), "must have at most"),
+    "short": (matrix((3, 2), bytes(16)), "must take 48 bytes, got 16"),
+    "long": (matrix((1, 1), bytes(16)), "must take 8 bytes, got 16"),
+    "axes": (matrix((1,) * 40, bytes(8)), "at most 32 whole numbers"),
+    "text": (matrix((1, 1), bytes(8), kind=16), "it must hold numbers"),
+    "no flags": (element(14, element(5, bytes(8))), "must begin with its flags"),
+    "no numbers": (element(14, element(6, struct.pack("<II", 6, 0))), "must have dimensions, a name and numbers"),
+    "size": (struct.pack("<II", 14, 2**31), "at most the 0 bytes that follow"),
+    "tag": (b"abc", "it ends within the tag"),
+    "no matrix": (bytes(800), "it must be a sequence of matrices, got an element of type 0"),
+    "packed zeros": (
+        element(15, zlib.compress(bytes(800))),
+        "it must be a sequence of matrices, got an element of type 0",
+    ),
+    "stream": (element(15, b"no zlib"), "incorrect header check"),
+    "half a stream": (element(15, zlib.compress(bytes(1000))[:-6]), "is incomplete"),
+    "bomb": (element(15, zlib.compress(bytes(2**24), 9)), "unpack to at most"),
+    "version 4": (b"", "version 5"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_files_that_lie_are_one_clear_error(lie, tmp_path, monkeypatch):
+    content, message = LIES[lie]
+    monkeypatch.setattr("relucert.interop._mat_file.LARGEST_FILE", 2**23)
+    path = tmp_path / "x.mat"
+    path.write_bytes(bytes(200) if lie == "version 4" else HEAD + content)
+    with pytest.raises(CheckpointError, match=rf"x\.mat is not a \.mat file, or it is damaged: .*{message}") as caught:
+        load(path)
+    assert caught.value.path == str(path)
+    assert "scipy.io.savemat" in caught.value.remedy
+
+
+def test_shapes_that_do_not_fit_are_refused_before_a_network_is_built(tmp_path):
+    """Every array is small; the network of their sizes would not fit any memory."""
+    arrays = random_cnn(1, 8)
+    for changes in (
+        {"weights_fc2": np.zeros((1, 10**5)), "weights_fc1": np.zeros((20, 10**5))},
+        {"weights_conv1": np.zeros((4, 4, 1, 10**5))},
+        {"weights_conv1": np.zeros((4, 4, 10**5, 3)), "weights_fc1": np.zeros((5 * 100**2, 7))},
+        {"weights_conv1": np.zeros((4, 4, 0, 3))},
+        {"weights_conv1": np.zeros((3, 4, 1, 3))},
+        {"weights_fc2": np.full((7, 4), 1e300)},
+        {"biases_fc2": np.full((1, 4), np.nan)},
+    ):
+        savemat(tmp_path / "x.mat", arrays | changes)
+        with pytest.raises(
+            CheckpointError, match=r"not the paper's architecture|of at most|of positive size|finite weights"
+        ):
+            load(tmp_path / "x.mat")

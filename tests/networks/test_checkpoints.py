@@ -9,7 +9,7 @@ from torch import nn
 from relucert.core.errors import CheckpointError, FileAccessError
 from relucert.interop.loading import load
 from relucert.networks.architectures import mlp
-from relucert.networks.checkpoints import digest, read, save
+from relucert.networks.checkpoints import _digest, digest, read, read_tensors, save
 from relucert.networks.layers.linear import Linear
 from relucert.networks.network import Network
 from zoo import NETWORKS, inputs, network
@@ -138,3 +138,91 @@ def test_a_folder_that_holds_a_model_is_loaded(tmp_path):
     save(net, tmp_path / "model.safetensors")
     assert digest(load(tmp_path)) == digest(net)
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+# Descriptions that lie, with digests that fit.
+
+
+def forged(path, change, name="cnn"):
+    """A checkpoint whose description was changed, sealed with a digest that fits."""
+    save(network(name), path)
+    tensors = read_tensors(path)[1]
+
+    def reseal(metadata):
+        description = json.loads(metadata["network"])
+        change(description)
+        metadata.update(network=json.dumps(description), digest=_digest(description, tensors))
+
+    _with_metadata(path, reseal)
+
+
+def node(description, kind):
+    return next(entry for entry in description["nodes"] if entry["kind"] == kind)
+
+
+FORGED = {
+    "input": (
+        lambda d: (d.update(input_shape=[2**40]), d["nodes"][0].update(shape=[2**40])),
+        "at most 134217728 numbers",
+    ),
+    "padding": (lambda d: node(d, "conv2d")["settings"].update(padding=[10**6, 10**6]), "node 1 must have shape"),
+    "huge padding": (lambda d: node(d, "conv2d")["settings"].update(padding=[10**12, 0]), "settings below 2147483648"),
+    "stride": (lambda d: node(d, "conv2d")["settings"].update(stride=[0, 0]), "does not fit its tensors"),
+    "groups": (lambda d: node(d, "conv2d")["settings"].update(groups=-1), "does not fit its tensors"),
+    "negative": (lambda d: node(d, "linear").update(inputs=[-1]), "must read earlier nodes"),
+    "later": (lambda d: node(d, "relu").update(inputs=[9]), "must read earlier nodes"),
+    "nothing": (lambda d: node(d, "relu").update(inputs=[]), "must read a node"),
+    "tensor": (lambda d: node(d, "linear")["tensors"].update(weight="missing"), "must use tensors of the file"),
+    "no tensor": (lambda d: node(d, "linear")["tensors"].clear(), "does not fit its tensors"),
+    "shape": (lambda d: node(d, "linear").update(shape=[-1]), "whole numbers, at least 0"),
+    "other shape": (lambda d: node(d, "linear").update(shape=[7]), "must have shape|does not fit its tensors"),
+    "kind": (lambda d: node(d, "relu").update(kind="exec"), "unknown kind of layer"),
+    "no kind": (lambda d: node(d, "relu").update(kind=None), "an object with a kind"),
+    "settings": (lambda d: node(d, "relu").update(settings=None), "must have settings"),
+    "slope": (lambda d: node(d, "relu")["settings"].update(slope=1e300), "settings below"),
+    "empty": (lambda d: d.update(nodes=[]), "nodes must be a list of 2 to 10000"),
+    "many": (lambda d: d.update(nodes=d["nodes"][:1] + d["nodes"][1:2] * 10_000), "nodes must be a list of 2 to 10000"),
+    "trainable": (lambda d: d.update(trainable=3), "trainable must be texts"),
+}
+
+
+@pytest.mark.parametrize("lie", FORGED)
+def test_descriptions_that_lie_are_refused_before_a_network_is_built(lie, tmp_path):
+    change, message = FORGED[lie]
+    path = tmp_path / "net.safetensors"
+    forged(path, change)
+    with pytest.raises(CheckpointError, match=rf"net\.safetensors: the description .*(?:{message})") as caught:
+        load(path)
+    assert caught.value.path == str(path)
+    assert caught.value.entry == "description"
+    assert "train and save the network again" in str(caught.value)
+
+
+def test_a_pool_that_would_never_end_is_refused(tmp_path):
+    """Every value has a bounded size, and the windows of a pool do not: the work is bounded, too."""
+    path = tmp_path / "net.safetensors"
+
+    def change(description):
+        pool = node(description, "max_pool2d")
+        pool["settings"].update(kernel=[2**15, 2**15])
+        pool["shape"] = [3, 2**10, 2**10]
+
+    forged(path, change, "max pool")
+    with pytest.raises(CheckpointError, match="at most 137438953472 products together"):
+        load(path)
+
+
+def test_nested_and_long_headers_are_refused(tmp_path):
+    path = tmp_path / "net.safetensors"
+    for text, message in (("[" * 10**5, "nested at most 16 deep"), ("x" * 2**24 + " ", "at most 16777216 characters")):
+        save(network("fc"), path)
+        _with_metadata(path, lambda m, text=text: m.update(network=text))
+        with pytest.raises(CheckpointError, match=message):
+            load(path)
+    for length in (2**26, 2**63):
+        path.write_bytes(struct.pack("<Q", length) + b"{}")
+        with pytest.raises(CheckpointError, match="its header must have at most 33554432 bytes"):
+            load(path)
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        load(path)

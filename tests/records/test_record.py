@@ -19,6 +19,7 @@ from relucert.records.record import Record, Verdict, ball_fields
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 TEXT = ANY_TEXT.filter(bool)
 RADIUS = st.floats(0, math.inf)
+NUMBER = st.none() | st.floats(allow_nan=False)
 SHA256 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 BOX = st.none() | st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)).map(sorted)
 BALL = st.builds(ball_fields, p=st.floats(1, math.inf) | st.integers(1, 9), eps=RADIUS, box=BOX)
@@ -27,24 +28,41 @@ BALL = st.builds(ball_fields, p=st.floats(1, math.inf) | st.integers(1, 9), eps=
 @st.composite
 def any_record(draw) -> Record:
     lower, upper = sorted(draw(st.tuples(RADIUS, RADIUS)))
+    ball = draw(BALL)
+    eps = float(ball["eps"])
     verdict = draw(st.none() | st.sampled_from(Verdict))
-    covers = st.sampled_from(["executed", "real"]) if verdict is Verdict.ROBUST else st.none()
+    label = draw(st.none() | st.integers(0))
+    prediction = draw(st.none() | st.integers(0))
+    margin, executed, covers = draw(NUMBER), draw(NUMBER), None
+    # No fact contradicts the verdict.
+    if verdict is Verdict.ROBUST:
+        covers = draw(st.none() | st.sampled_from(["executed", "real"]))
+        margin = None if margin is None else abs(margin)
+        executed = 0.5 if covers == "executed" and executed is not None and executed <= 0 else executed
+        upper = upper if upper > eps else math.inf
+        prediction = None if prediction is None else label
+    if verdict is Verdict.VULNERABLE:
+        margin = None if margin is None else -abs(margin)
+        lower, upper = min(lower, eps), min(upper, eps)
+    if verdict is Verdict.MISCLASSIFIED and prediction == label:
+        prediction = None if label is None else label + 1
     return Record(
         model=draw(TEXT),
         data=draw(TEXT),
         split=draw(TEXT),
         index=draw(st.integers(0)),
-        ball=draw(BALL),
+        ball=ball,
         method=draw(TEXT),
-        label=draw(st.none() | st.integers(0)),
-        prediction=draw(st.none() | st.integers(0)),
+        content=draw(st.none() | SHA256),
+        label=label,
+        prediction=prediction,
         verdict=verdict,
         lower=draw(st.none() | st.just(lower)),
         upper=draw(st.none() | st.just(upper)),
-        margin=draw(st.none() | st.floats(allow_nan=False)),
-        executed=draw(st.none() | st.floats(allow_nan=False)),
+        margin=margin,
+        executed=executed,
         rounding=draw(st.none() | RADIUS),
-        arithmetic=draw(st.none() | covers),
+        arithmetic=covers,
         seconds=draw(st.none() | RADIUS),
         versions=draw(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3)),
         arrays=draw(st.dictionaries(ANY_TEXT, SHA256, max_size=3)),
@@ -116,8 +134,17 @@ def test_resealing_nothing_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"schema": 5}, InvalidInput, r"schema must be at most 4, got 5"),
-        ({"schema": 5, "extra": 3}, InvalidInput, r"schema must be at most 4, got 5"),
+        ({"schema": 6}, InvalidInput, r"schema must be at most 5, got 6"),
+        ({"schema": 6, "extra": 3}, InvalidInput, r"schema must be at most 5, got 6"),
+        ({"schema": True}, InvalidInput, r"schema must be at most 5, got True"),
+        ({"schema": [5]}, InvalidInput, r"schema must be at most 5, got \[5\]"),
+        ({"lower": ["inf"]}, DamagedData, r"lower must be a number"),
+        ({"content": "abc"}, DamagedData, r"content must be a sha256"),
+        (
+            {"verdict": "robust", "margin": -5},
+            DamagedData,
+            r"margin must not be negative where the verdict is robust, got -5",
+        ),
         ({"extra": 3}, DamagedData, r"wrong fields: extra"),
         ({"lower": "drop"}, DamagedData, r"wrong fields: lower"),
         ({"key": "0" * 32}, DamagedData, r"key must be"),
@@ -141,7 +168,20 @@ def test_other_json_is_refused(body):
         Record.from_line(f'{body},"check":"{records._check(body)}"}}')
 
 
+def test_a_name_that_occurs_twice_is_refused():
+    body = example(margin=0.5).to_line().rpartition(',"check"')[0].replace('"margin":0.5', '"margin":-5,"margin":0.5')
+    with pytest.raises(DamagedData, match="a name occurs twice"):
+        Record.from_line(f'{body},"check":"{records._check(body)}"}}')
+
+
+def test_nested_and_long_lines_are_refused_without_parsing():
+    for body in ('{"schema":' + "[" * 100_000, '{"schema":"' + "x" * records.LONGEST_LINE + '"'):
+        with pytest.raises(DamagedData, match=r"must be nested at most 4 deep|must have at most"):
+            Record.from_line(f'{body},"check":"{records._check(body)}"}}')
+
+
 KEY_CHANGES = {
+    "content": "0" * 64,
     "model": "60",
     "data": "mnist",
     "split": "train",
@@ -262,18 +302,22 @@ def test_records_can_be_sent_to_another_process(record):
     assert pickle.loads(pickle.dumps(record)) == record
 
 
-LATER = ("arithmetic", "executed", "rounding")
+LATER = ("arithmetic", "executed", "rounding", "content")
 
 
 @pytest.mark.parametrize(
-    ("schema", "missing"), [(1, ("by", "reason", "claim", *LATER)), (2, ("reason", "claim", *LATER)), (3, LATER)]
+    ("schema", "missing"),
+    [(1, ("by", "reason", "claim", *LATER)), (2, ("reason", "claim", *LATER)), (3, LATER), (4, LATER[3:])],
 )
 def test_lines_of_older_schemas_are_read(schema, missing):
     record = Record(model="5f1e", data="digits", split="test", index=7, ball=ball_fields(2, 0.5), method="ibp")
     old = record.to_line().replace(f'"schema":{records.SCHEMA}', f'"schema":{schema}')
     for name in missing:
         old = old.replace(f'"{name}":null,', "")
-    assert Record.from_line(reseal(old)) == record
+    read = Record.from_line(reseal(old))
+    assert read == record
+    assert read.lacks == ["a digest of input and label"]
+    assert example(content="0" * 64).lacks == []
 
 
 @pytest.mark.parametrize("verdict", ["robust", "vulnerable", "misclassified", None])
@@ -323,3 +367,42 @@ def test_fields_of_later_schemas_contradict_nothing_where_they_are_missing():
     assert old.differences(new) == new.differences(old) == []
     assert new.differences(replace(new, executed=0.3)) == ["executed"]
     assert old.differences(replace(new, margin=0.6)) == ["margin"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"verdict": "robust", "margin": -5}, "margin must not be negative where the verdict is robust, got -5"),
+        ({"verdict": "robust", "margin": -math.inf}, "margin must not be negative"),
+        ({"verdict": "robust", "arithmetic": "executed", "executed": -1}, "executed must be positive where"),
+        ({"verdict": "robust", "upper": 0.5}, r"upper must lie outside the ball \(eps 0.5\) where the verdict is robust"),
+        ({"verdict": "robust", "label": 1, "prediction": 2}, "prediction must be the label where the verdict is robust"),
+        ({"verdict": "vulnerable", "margin": 0.1}, "margin must not be positive where the verdict is vulnerable"),
+        ({"verdict": "vulnerable", "upper": 0.51}, r"upper must lie in the ball \(eps 0.5\) where the verdict is vulner"),
+        ({"verdict": "vulnerable", "upper": math.inf}, "upper must lie in the ball"),
+        ({"verdict": "vulnerable", "lower": 0.6, "upper": None}, "lower must not exceed the ball"),
+        ({"verdict": "misclassified", "label": 2, "prediction": 2}, "prediction must not be the label where"),
+        ({"lower": 0.4, "upper": 0.3}, "lower must not exceed upper"),
+    ],
+)  # fmt: skip
+def test_contradictory_facts_are_refused(facts, message):
+    with pytest.raises(InvalidInput, match=message):
+        example(**facts)
+
+
+def test_a_robust_record_of_the_whole_space_has_no_counterexample():
+    whole = ball_fields(2, math.inf)
+    assert example(ball=whole, verdict="robust", upper=math.inf, margin=1).upper == math.inf
+    assert example(verdict="vulnerable", upper=0.5 * (1 + 1e-7)).upper > 0.5  # a distance in float32, rounded up
+
+
+def test_questions_and_keys():
+    """Records of one question about several contents have different keys."""
+    old, new = example(), example(content=records.content_digest(np.zeros(3, np.float32), 1))
+    assert old.question == old.key == new.question != new.key
+    digests = {
+        records.content_digest(np.array(values, dtype).reshape(shape), label)
+        for values in ([0, 1, 2, 3], [0, 1, 2, 4]) for dtype in (np.float32, np.float64)
+        for shape in ((4,), (2, 2)) for label in (0, 1)
+    }  # fmt: skip
+    assert len(digests) == 16

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import doctest
+import json
 import math
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -152,3 +155,93 @@ def test_only_numbers_and_booleans_are_stored(value):
 @given(array=ARRAYS)
 def test_entries_know_their_size(array):
     assert sidecar.chunk("k", "n", array)[1].size == array.nbytes == array.itemsize * math.prod(array.shape)
+
+
+# Headers that lie, with checksums that fit.
+
+
+def forged(**changes) -> bytes:
+    """A chunk of four numbers whose header says something else, sealed with checksums that fit."""
+    array = np.arange(4.0)
+    described = {"key": "k", "name": "a", "dtype": "<f8", "shape": [4], "sha256": sidecar.array_digest(array)} | changes
+    return sealed(json.dumps({name: value for name, value in described.items() if value != "drop"}).encode(), array)
+
+
+def sealed(header: bytes, array: np.ndarray) -> bytes:
+    lead = struct.pack("<8sII", sidecar.MAGIC, len(header), zlib.crc32(header))
+    return lead + struct.pack("<I", zlib.crc32(lead)) + header + array.tobytes()
+
+
+LIES = {
+    "objects": ({"dtype": "|O", "shape": [4]}, "dtype of numbers or booleans, got '|O'"),
+    "text": ({"dtype": "<U4"}, "dtype of numbers or booleans"),
+    "fields": ({"dtype": [["a", "<f8"]]}, "dtype of numbers or booleans"),
+    "long double": ({"dtype": "<f16"}, "dtype of numbers or booleans"),
+    "unknown": ({"dtype": "what"}, "dtype of numbers or booleans, got 'what'"),
+    "number": ({"dtype": 3}, "dtype of numbers or booleans, got 3"),
+    "negative": ({"shape": [-4]}, r"whole numbers, at least 0, got \[-4\]"),
+    "fraction": ({"shape": [4.0]}, "whole numbers, at least 0"),
+    "boolean": ({"shape": [True]}, "whole numbers, at least 0"),
+    "words": ({"shape": "four"}, "at most 32 whole numbers"),
+    "axes": ({"shape": [1] * 33}, "at most 32 whole numbers"),
+    "too large": ({"shape": [2**40]}, "must have at most 1073741824 bytes"),
+    "overflowing": ({"shape": [0, 2**62, 2**62]}, "must have at most 1073741824 bytes"),
+    "no shape": ({"shape": "drop"}, "must have the fields dtype, key, name, sha256, shape"),
+    "more": ({"more": 1}, "must have the fields"),
+    "key": ({"key": None}, "texts for key and name"),
+    "digest": ({"sha256": "0"}, "a sha256 in hexadecimal"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_one_clear_error(lie, tmp_path):
+    changes, message = LIES[lie]
+    path = tmp_path / "x.arrays"
+    write(path, *THREE)
+    whole = path.read_bytes()
+    path.write_bytes(whole + forged(**changes))
+    with pytest.raises(DamagedData, match=rf"x\.arrays is damaged at byte {len(whole)}: .*{message}") as caught:
+        sidecar.scan(path)
+    assert caught.value.path == str(path)
+    assert caught.value.entry == f"byte {len(whole)}"
+    assert caught.value.remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"no JSON", b"[1]", b"[" * 50_000, b'{"key": "\xff"}', b'{"key":1,"key":2}', b"1" * 60_000, b"x" * 2**17],
+)
+def test_a_header_that_is_no_header_is_one_clear_error(header, tmp_path):
+    path = tmp_path / "x.arrays"
+    path.write_bytes(sealed(header, np.zeros(2)))
+    with pytest.raises(DamagedData, match=r"x\.arrays is damaged at byte 0: its header must"):
+        sidecar.scan(path)
+
+
+def test_a_size_that_reaches_over_the_next_array_is_damage_and_no_cut(tmp_path):
+    path = tmp_path / "x.arrays"
+    path.write_bytes(forged(shape=[1000]) + forged(name="b"))
+    with pytest.raises(DamagedData, match=r"its size must end before the next array at byte \d+"):
+        sidecar.scan(path)
+    path.write_bytes(forged(shape=[1000]))
+    assert sidecar.scan(path) == ({}, 0)
+    assert sidecar.torn(path, 0) == ("k", "a")
+    write(path, *THREE)
+    assert sidecar.torn(path, path.stat().st_size) is None
+
+
+def test_entries_are_checked_before_they_are_read(tmp_path):
+    path = tmp_path / "x.arrays"
+    write(path, *THREE)
+    for dtype, shape in (("|O", (2,)), ("<f8", (2**40,)), ("<f8", (-1,))):
+        with pytest.raises(DamagedData, match=r"x\.arrays: byte 0: it must have"):
+            sidecar.read(path, sidecar.Entry(0, dtype, shape, "0" * 64))
+
+
+def test_what_could_not_be_read_is_not_written():
+    with pytest.raises(InvalidInput, match="array 'image' must hold numbers or booleans, got dtype"):
+        sidecar.as_array("image", np.zeros(2, np.longdouble))
+    with pytest.raises(InvalidInput, match="array 'image' must have at most 1073741824 bytes, got"):
+        sidecar.as_array("image", np.broadcast_to(np.zeros(1), (2**28,)))
+    with pytest.raises(InvalidInput, match="name of an array must fit a header of 65536 bytes"):
+        sidecar.chunk("k", "x" * 2**16, np.zeros(1))

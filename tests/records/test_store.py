@@ -3,10 +3,13 @@ from __future__ import annotations
 import doctest
 import math
 import os
+import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 
 SOURCE = str(Path(store_module.__file__).parents[2])
+CHECKED = re.compile(rb'"check":"[0-9a-f]{16}"}\Z')
 BALL = ball_fields(p=math.inf, eps=0.1, box=(0, 1))
 
 
@@ -203,7 +207,8 @@ def kill_and_resume(folder: Path, cuts: list[tuple[int, int]], count: int, *, ar
     for cut_lines, cut_arrays in cuts:
         path.write_bytes(lines[:cut_lines])
         path.with_suffix(".arrays").write_bytes(arrays[:cut_arrays])
-        complete = list(range(lines[:cut_lines].count(b"\n")))
+        # A line whose end alone is missing is complete.
+        complete = list(range(lines[:cut_lines].count(b"\n") + bool(CHECKED.search(lines[:cut_lines]))))
 
         # A reader finds every whole line and changes nothing.
         assert [record.index for record in RecordStore(path).records()] == complete
@@ -283,6 +288,7 @@ def test_zeros_left_by_a_dead_machine_are_cut_off(tmp_path, tail):
 
 WRITER = """
 import sys
+import zlib
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 from relucert.records.record import Record, ball_fields
@@ -416,10 +422,10 @@ def test_damaged_arrays_are_an_error_and_never_repaired(tmp_path):
 def test_a_line_of_a_newer_version_is_named(tmp_path):
     path = tmp_path / "a.jsonl"
     fill(path, [0])
-    body = '{"schema":5,"extra":1'
+    body = '{"schema":6,"extra":1'
     newer = f'{body},"check":"{records._check(body)}"}}\n'.encode()
     path.write_bytes(path.read_bytes() + newer)
-    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 4, got 5"):
+    with pytest.raises(InvalidInput, match=r"a\.jsonl line 2: schema must be at most 5, got 6"):
         RecordStore(path)
 
 
@@ -555,3 +561,84 @@ def test_errors_name_the_path_and_the_reason(tmp_path):
     with pytest.raises(InvalidInput, match=r"one of the record's arrays \(image, witness\), got 'picture'"):
         store.array(make(0).key, "picture")
     assert "1 records, readable" in repr(store)
+
+
+# Files that lie.
+
+
+def test_an_array_that_a_line_refers_to_is_never_cut_away(tmp_path):
+    """A forged size makes the last array look incomplete: the next writer keeps its bytes in a file beside."""
+    path = tmp_path / "a.jsonl"
+    fill(path, [2])
+    arrays = tmp_path / "a.arrays"
+    raw = arrays.read_bytes()
+    header = raw[20 : raw.index(b"}") + 1]
+    longer = header.replace(b"[1, 2]", b"[1, 9]")
+    lead = raw[:8] + struct.pack("<II", len(longer), zlib.crc32(longer))
+    forged = lead + struct.pack("<I", zlib.crc32(lead)) + longer + raw[20 + len(header) :]
+    for number in (1, 2):
+        arrays.write_bytes(forged)
+        assert len(RecordStore(path)) == 0
+        with RecordStore(path, writable=True) as store:
+            assert len(store) == 0
+        assert (tmp_path / f"a.arrays.cut{number}").read_bytes() == forged
+    assert arrays.read_bytes() == b""
+
+
+def test_a_line_whose_end_alone_is_missing_is_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    fill(path, [0, 1, 2])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert len(RecordStore(path)) == 3
+    fill(path, [3])
+    assert path.read_bytes().startswith(whole)
+    assert len(RecordStore(path)) == 4
+    for changed in (whole[:-1] + b"x", whole[:-1] + b" ", whole[:-4] + b'0"}'):
+        path.write_bytes(changed)
+        for writable in (False, True):
+            with pytest.raises(DamagedData, match="line 3 is damaged"):
+                RecordStore(path, writable=writable)
+        assert path.read_bytes() == changed
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with open(path, "wb") as file:
+        file.write(records.LINE_START)
+        file.truncate(2**36)  # zeros that take no room on the disk
+    with pytest.raises(DamagedData, match="line 1 is damaged: it must have at most 1048576 bytes, got more") as caught:
+        RecordStore(path)
+    assert (caught.value.path, caught.value.entry) == (str(path), "line 1")
+    with (
+        RecordStore(tmp_path / "b.jsonl", writable=True) as store,
+        pytest.raises(InvalidInput, match="the line of a record must have at most 1048576 bytes, got"),
+    ):
+        store.append(make(0, method="x" * 2**20))
+    assert (tmp_path / "b.jsonl").read_bytes() == b""
+
+
+def test_a_forged_verdict_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    fill(path, [1], verdict="unknown", margin=-5)
+    body = path.read_text().rpartition(',"check"')[0].replace('"verdict":"unknown"', '"verdict":"robust"')
+    path.write_text(f'{body},"check":"{records._check(body)}"}}\n')
+    with pytest.raises(
+        DamagedData, match=r"line 1 is damaged: .*margin must not be negative where the verdict is robust"
+    ):
+        RecordStore(path)
+
+
+def test_records_of_the_same_question_about_other_contents_are_told_apart(tmp_path):
+    path = tmp_path / "a.jsonl"
+    new = make(4, content="1" * 64)
+    with RecordStore(path, writable=True) as store:
+        for content in (None, "0" * 64):
+            store.append(make(4, content=content))
+        assert new.key not in store
+        assert [record.content for record in store.others(new)] == [None, "0" * 64]
+        store.append(new)
+    store = RecordStore(path)
+    assert len(store) == 3
+    assert [record.content for record in store.others(new)] == [None, "0" * 64]
+    assert store.others(make(5)) == []

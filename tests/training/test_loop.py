@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relucert.core.errors import CheckpointError, FileAccessError, InvalidInput, RunError
+from relucert.core.errors import CheckpointError, DamagedData, FileAccessError, InvalidInput, RunError
 from relucert.networks.checkpoints import digest, read
 from relucert.networks.prediction import error
 from relucert.training import loop
@@ -58,6 +58,7 @@ MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
         ("plain", "fc1", 2), ("at(attack_steps=3)", "fc1", 2), ("at(attack_steps=3)", "resnet", "inf"),
         ("at(attack_steps=3)", "cnn", 1), (f"mmr({MARGIN})", "cnn", "inf"),
         (f"mmr+at({MARGIN}, attack_steps=3)", "fc1", 2), ("mmr-dd(lam=0.5, gamma_d=0.3)", "fc10", 1),
+        ("mmr-universal", "fc1", 1),
         ("cross-lipschitz(lam=0.5)", "fc1", 2), ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"),
         ("rs(lam=0.5, attack_steps=3)", "cnn", "inf"), ("spectral", "cnn", 2),
     ],
@@ -198,6 +199,28 @@ def test_a_damaged_state_is_an_error(tmp_path):
         train(config)
 
 
+@pytest.mark.parametrize(
+    "line", [b"hello", b"[1]", b'{"step": "1", "kind": "epoch"}', b"[" * 10**5, b"x" * 2**21, b"\xff"]
+)
+def test_metrics_that_are_not_understood_are_never_cut(tmp_path, line):
+    config = TrainConfig(**SMALL, out=tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, StopAfter(4))
+    file = tmp_path / "run" / "metrics.jsonl"
+    file.write_bytes(line + b"\n" + file.read_bytes())
+    before = file.read_bytes()
+    with pytest.raises(DamagedData, match=r"metrics\.jsonl: .*line 1.*; restore the file from a copy"):
+        train(config)
+    assert file.read_bytes() == before
+
+
+def test_a_nested_configuration_is_an_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("[" * 10**5)
+    with pytest.raises(RunError, match=r"config\.json cannot be read \(it must be nested at most 16 deep"):
+        train(TrainConfig(**SMALL, out=tmp_path / "run"))
+
+
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileAccessError, match=r"out: the run's folder .*file/run cannot be made"):
@@ -210,7 +233,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
         ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"),
         (
             {"scheme": "magic"},
-            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, cross-lipschitz, kw, .*, spectral, got 'magic'",
+            "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, mmr-universal, .*, kw, .*, spectral, got 'magic'",
         ),
         ({"data": "imagenet"}, "data must be one of"),
         ({"p": 0.5}, "p must be a number >= 1 or inf, got 0.5"),

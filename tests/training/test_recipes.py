@@ -42,6 +42,24 @@ def test_a_run_needs_nothing_else(given, rate, lam, gamma):
     assert getattr(found.scheme, "gamma_b", gamma) == gamma
 
 
+@pytest.mark.parametrize(
+    ("data", "rate", "values"),
+    [
+        ("mnist", 5e-4, (3.0, 1.0, 12.0, 0.175)), ("fmnist", 5e-4, (3.0, 1.0, 40.0, 0.15)),
+        ("gts", 1e-3, (3.0, 6.0, 12.0, 6 / 255)), ("cifar10", 1e-3, (1.0, 6.0, 6.0, 6 / 255)),
+    ],
+)  # fmt: skip
+def test_mmr_universal_has_its_four_published_settings(data, rate, values):
+    found = TrainConfig(data=data, model="cnn", scheme="mmr-universal").settings
+    assert (found.epochs, found.batch, found.rate) == (100, 128, rate)
+    scheme = found.scheme
+    assert (scheme.lam_1, scheme.gamma_1, scheme.lam_inf, scheme.gamma_inf) == values
+    assert scheme.share_b == (0.20, 0.05)
+    for model in ("fc1", "resnet"):
+        with pytest.raises(InvalidInput, match="lam_1 must be given: no recipe has one for scheme mmr-universal"):
+            _ = TrainConfig(data=data, model=model, scheme="mmr-universal").settings
+
+
 def test_the_second_family_has_its_own_schedule():
     assert {p for p, _, _ in TABLES_2_3.margins} == {2.0}
     dense = TrainConfig(data="mnist", model="fc1", scheme="mmr+at", p=2, recipe="tables23")

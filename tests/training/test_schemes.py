@@ -18,6 +18,7 @@ from relucert.training.losses.cross_lipschitz import CrossLipschitz
 from relucert.training.losses.loss import StepContext
 from relucert.training.losses.maximum_margin import MaximumMargin
 from relucert.training.losses.plain import Plain
+from relucert.training.losses.universal import UniversalMargin
 from relucert.training.recipes import EPS
 from zoo import inputs, network, randomised
 
@@ -61,6 +62,21 @@ def test_at_replaces_half_of_the_batch_by_points_of_the_ball_with_a_larger_loss(
     terms = scheme(net, x, y, context())
     assert torch.allclose(terms.loss, F.cross_entropy(net(mixed), y))
     assert len(terms.labels) == clean
+
+
+@pytest.mark.parametrize("name", ["fc", "cnn"])
+def test_mmr_universal_is_the_sum_of_two_regularisers(name):
+    net = network(name)
+    x, y = inputs(net, 6), torch.arange(6) % net.classes
+    loss = UniversalMargin(lam_1=3.0, lam_inf=12.0, gamma_1=1.0, gamma_inf=0.15, schedule=shares(0.2, 0.1))
+    terms = loss(net, x, y, context())
+    k_b, k_d = shares(0.2, 0.1).counts(0.5, LinearRegion.at(net, x).count, net.classes)
+    first, last = (mmr(net, x, y, p, gamma, gamma, k_b, k_d).mean() for p, gamma in ((1.0, 1.0), (math.inf, 0.15)))
+    assert torch.allclose(terms.loss, F.cross_entropy(net(x), y) + 3.0 * first + 12.0 * last)
+    assert torch.allclose(terms.parts["region l_1"] + terms.parts["decision l_1"], first)
+    assert torch.allclose(terms.parts["region l_inf"] + terms.parts["decision l_inf"], last)
+    terms.loss.backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in net.parameters() if weight.grad is not None)
 
 
 def test_generators_follow_from_seed_and_purpose_alone():

@@ -12,10 +12,10 @@ import relucert as rc
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
 
-CERTIFY = ("region", "ibp", "crown", "alpha", "lipschitz", "bab(nodes=20)", "mip(seconds=2)")
+CERTIFY = ("region", "universal", "ibp", "crown", "alpha", "lipschitz", "bab(nodes=20)", "mip(seconds=2)")
 RADIUS = (
-    "region", "region(regions=1)", "region(regions=None)", "region(facets=False)", "crown", "bab(nodes=20)",
-    "mip(seconds=0.5)",
+    "region", "region(regions=1)", "region(regions=None)", "region(facets=False)", "universal", "crown",
+    "bab(nodes=20)", "mip(seconds=0.5)",
 )  # fmt: skip
 
 

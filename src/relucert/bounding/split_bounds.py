@@ -107,12 +107,14 @@ class AscentOptions:
 class AscentResult:
     """Margins (problems,), optimised slopes and multipliers, minimisers of the bound, and candidates for the next split.
 
-    `margin` is proved for real arithmetic, `executed` for the executed network.
+    `margin` is proved for real arithmetic, `executed` for the executed network; `computed` is the bound before rounding was
+    charged.
     `units` (problems, k) number the units of all ReLUs in the order of the nodes, by decreasing branching score, -1 for none.
     """
 
     margin: Float[Tensor, " problems"]
     executed: Float[Tensor, " problems"]
+    computed: Float[Tensor, " problems"]
     slopes: Numbers
     betas: Numbers
     point: Float[Tensor, " problems *input"]
@@ -128,11 +130,11 @@ class AscentResult:
             {i: torch.cat([getattr(part, name)[i] for part in parts])[back] for i in getattr(parts[0], name)}
             for name in ("slopes", "betas")
         )
-        margin, executed, point, units = (
+        margin, executed, computed, point, units = (
             torch.cat([getattr(part, name) for part in parts])[back]
-            for name in ("margin", "executed", "point", "units")
+            for name in ("margin", "executed", "computed", "point", "units")
         )
-        return AscentResult(margin, executed, slopes, betas, point, units)
+        return AscentResult(margin, executed, computed, slopes, betas, point, units)
 
 
 def ascend(
@@ -149,10 +151,10 @@ def ascend(
         Variables(list(bound.slopes.values()), leaks, 1.0, options.rate),
         Variables(list(bound.betas.values()), [0.0] * len(leaks), None, options.rate / 2),
     ]
-    unknown = problems.x.new_full((len(problems), 2), -math.inf)
+    unknown = problems.x.new_full((len(problems), 3), -math.inf)
     schedule = Schedule(steps=steps, decay=0.96, averages=(0.9, 0.99))
-    goal = torch.stack([unknown[:, 0], torch.zeros_like(unknown[:, 0])], 1)
-    margin, executed = dual_ascent(net, bound, variables, unknown, schedule, goal).unbind(1)
+    goal = torch.stack([unknown[:, 0], unknown[:, 1], torch.zeros_like(unknown[:, 2])], 1)
+    computed, margin, executed = dual_ascent(net, bound, variables, unknown, schedule, goal).unbind(1)
     assert bound.functional is not None
     with torch.no_grad():
         point = problems.ball.minimum(problems.x, bound.functional.rows.detach(), point=True).point
@@ -163,7 +165,7 @@ def ascend(
         if bound.relus:
             units = _branching_scores(bound, options.candidates)
     slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (bound.slopes, bound.betas))
-    return AscentResult(margin, executed, slopes, betas, point[:, 0], units)
+    return AscentResult(margin, executed, computed, slopes, betas, point[:, 0], units)
 
 
 class _SplitBound:
@@ -191,7 +193,7 @@ class _SplitBound:
         self.functional: Functional | None = None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Margins (problems,), and what is proved of them (problems, 2): for real arithmetic, and for the executed network."""
+        """Margins (problems,); without gradient (problems, 3): as computed, for real arithmetic, for the executed network."""
         problems, relaxations = self.problems, dict(self.fixed)
         for node in self.relus:
             index, sign, beta = node.index, self.splits[node.index], self.betas[node.index]
@@ -207,7 +209,7 @@ class _SplitBound:
             network, row = problems.reduced
             self.functional = network.pull_back(row, relaxations, problems.x.shape[1:], charge)
         found = self.functional.margins(problems.x, problems.ball).plus(problems.prop.offsets)
-        return found.computed[:, 0], found.stacked()[:, 0, 1:]
+        return found.computed[:, 0], found.stacked()[:, 0]
 
 
 def _branching_scores(bound: _SplitBound, k: int) -> Int[Tensor, " problems k"]:

@@ -25,6 +25,8 @@ class Certify(CertifyConfig):
 
 
 CONFIG = Certify
+#: Columns of text of the table in a file or a pipe, which have no width of their own.
+WIDTH = 120
 
 
 def run(config: Certify) -> int:
@@ -34,6 +36,7 @@ def run(config: Certify) -> int:
 
     from relucert.cli._bar import followed
     from relucert.evaluation.certify import CertifyTask, Verdicts, decider, method_name, why
+    from relucert.evaluation.union import UnionTask
 
     plain = CertifyConfig(**{field.name: getattr(config, field.name) for field in fields(CertifyConfig)})
     stages: Counter[str] = Counter()
@@ -42,7 +45,7 @@ def run(config: Certify) -> int:
         stages[decider(record)] += 1
         return ", ".join(f"{count} {stage}" for stage, count in stages.items())
 
-    task = CertifyTask(plain)
+    task = CertifyTask(plain) if plain.union is None else UnionTask(plain)
     records = followed(task.records(), len(task), "certifying", hidden=config.json, word=word)
     found = Verdicts.of(records, len(task))
     if config.json:
@@ -52,6 +55,7 @@ def run(config: Certify) -> int:
                 "label": record.label,
                 "prediction": record.prediction,
                 "verdict": str(record.verdict),
+                "ball": {"p": record.ball["p"], "eps": record.ball["eps"]},
                 "arithmetic": record.arithmetic,
                 "margin": _plain(record.margin),
                 "executed": _plain(record.executed),
@@ -64,19 +68,25 @@ def run(config: Certify) -> int:
             print(json_format.dumps(line))
         print(json_format.dumps({"summary": found.summary()}))
         return 0
-    norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
     wanted = ", as executed" if plain.arithmetic == "executed" else ""
-    table = Table(
-        title=f"{plain.model} on {plain.data}, {norm} {plain.radius:.4g}, {plain.method}{wanted}", title_justify="left"
-    )
-    for heading in ("point", "label", "predicted", "verdict", "proof", "by", "margin", "ms"):
-        table.add_column(heading, justify="left" if heading in ("verdict", "proof", "by") else "right")
+    balls = " and ".join(_ball(p, eps) for p, eps in plain.balls)
+    print(f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}")
+    table = Table()
+    several = ("ball",) if len(plain.balls) > 1 else ()
+    left = ("verdict", "ball", "proof", "by")
+    headings = ("point", "label", "predicted", "verdict", *several, "proof", "by", "bound", "rounding", "margin", "ms")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
     for record in found.records:
         table.add_row(
             str(record.index), str(record.label), str(record.prediction), str(record.verdict),
-            _proof(record, why(record)), method_name(record), f"{record.margin:.4f}", f"{1000 * (record.seconds or 0):.1f}",
+            *((_ball(float(record.ball["p"]), float(record.ball["eps"])),) if several else ()),
+            _proof(record, why(record)), method_name(record), *_bound(record), f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(table)
     proved = {"robust": f", {found.executed} of them as executed"}
     counts = ", ".join(
         f"{count} {verdict}{proved.get(verdict, '')}" for verdict, count in found.counts.items() if count
@@ -92,6 +102,10 @@ def run(config: Certify) -> int:
     return 0
 
 
+def _ball(p: float, eps: float) -> str:
+    return f"{'l_inf' if math.isinf(p) else f'l_{p:g}'} {eps:.4g}"
+
+
 def _proof(record: Record, why: str) -> str:
     """What the proof covers; for undecided points why there is none."""
     if record.verdict != Verdict.UNKNOWN:
@@ -99,6 +113,14 @@ def _proof(record: Record, why: str) -> str:
     if record.claim:
         return f"claim of {record.claim}"
     return f"no: {why}" if why else "no"
+
+
+def _bound(record: Record) -> tuple[str, str, str]:
+    """The bound before rounding was charged, the charge, and the margin that is left; "" where it is not known."""
+    margin, charge = record.margin, record.rounding
+    if margin is None or charge is None:
+        return "", "", "" if margin is None else f"{margin:.4f}"
+    return f"{margin + charge:.4f}", f"{charge:.1e}", f"{margin:.4f}"
 
 
 def _plain(value: float | None) -> float | str | None:

@@ -1,10 +1,11 @@
-"""`relucert VERB ...`: run a verb; errors of the library become one line on stderr and exit code 2."""
+"""`relucert VERB ...`: run a verb; warnings and errors become one line on stderr, errors of the library exit code 2."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +16,15 @@ VERBS = {
     "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
     "data": "list, fetch and describe the data sets",
+    "doctor": "check what proofs assume of this machine and of torch",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Exit codes: 0 done, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard output closed the pipe.
+    Exit codes: 0 done, 1 `doctor` has found a fault, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard
+    output closed the pipe.
     """
     try:
         try:
@@ -53,15 +56,22 @@ def run(arguments: list[str]) -> int:
 
     module: Any = importlib.import_module(f"relucert.cli.{verb}")
     try:
-        if verb == "train":
-            return module.run(_parse(verb, module.CONFIG, module.current_flags(rest), module.description()))
-        return module.run(_parse(verb, module.CONFIG, rest))
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            if verb == "train":
+                return module.run(_parse(verb, module.CONFIG, module.current_flags(rest), module.description()))
+            return module.run(_parse(verb, module.CONFIG, rest))
     except RelucertError as error:
         print(f"relucert: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"relucert: {interrupt or 'interrupted'}", file=sys.stderr)
         return 130
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    """A warning as one line on stderr."""
+    print(f"relucert: warning: {message}", file=sys.stderr)
 
 
 def _parse(verb: str, kind: Any, arguments: list[str], description: str | None = None) -> Any:

@@ -40,16 +40,16 @@ def run(config: Radius) -> int:
         for record, exact in zip(found.records, found.exact, strict=True):
             line = {"index": record.index, "label": record.label, "prediction": record.prediction, "exact": exact}
             ends = {"lower": _plain(record.lower), "upper": _plain(record.upper), "seconds": record.seconds}
-            print(json_format.dumps(line | ends))
+            print(json_format.dumps(line | ends | {"arithmetic": record.arithmetic}))
         print(json_format.dumps({"summary": {k: _plain(v) for k, v in found.summary().items()}}))
         return 0
     table = Table(title=f"{plain.model} on {plain.data}, l_{plain.norm:g}, {plain.method}", title_justify="left")
-    for heading in ("point", "label", "predicted", "lower", "upper", "exact", "ms"):
+    for heading in ("point", "label", "predicted", "lower", "upper", "exact", "proof", "ms"):
         table.add_column(heading, justify="right")
     for record, exact in zip(found.records, found.exact, strict=True):
         table.add_row(
             str(record.index), str(record.label), str(record.prediction), f"{record.lower:.5f}", f"{record.upper:.5f}",
-            "yes" if exact else "", f"{1000 * (record.seconds or 0):.1f}",
+            "yes" if exact else "", record.arithmetic or "", f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
     console = Console()
     console.print(table)

@@ -16,7 +16,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.linear_minimum import BUDGET, LinearMinimum, linear_minimum, linear_range
 from relucert.core.norms import ITERATIONS, check_p, norm
 from relucert.core.offsets import projected_offset, random_offsets
-from relucert.core.rounding import apart_up, cast_up, relative_rounding, rounded_inwards, sum_up, within
+from relucert.core.rounding import apart_up, cast_up, lost, relative_rounding, rounded_inwards, sum_up, within
 
 #: The box of pixels, for inputs of which nothing else is known; a ball with this very object was given no box.
 PIXELS = (0.0, 1.0)
@@ -118,8 +118,9 @@ class Ball:
         length = norm(points - centre, self.p, z.ndim - dims)
         inside = boxed & (length <= eps)
         # Within rounding of eps, rational arithmetic decides; for other p the point counts as outside.
-        hair = 2.0 * relative_rounding(math.prod(x.shape[1:]), torch.float64) * eps
-        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite() & (eps > 1e-290)
+        count = math.prod(x.shape[1:])
+        hair = 2.0 * relative_rounding(count, torch.float64) * eps + 2.0 * lost(count)
+        close = boxed & (length > 0) & ((length - eps).abs() <= hair) & eps.isfinite()
         if slack > 0 or not bool(close.any()):
             return inside
         for place in close.nonzero().tolist():

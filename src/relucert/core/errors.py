@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+#: Characters of the message of `DamagedData`, without path and remedy.
+LONGEST_MESSAGE = 1000
+
 
 class RelucertError(Exception):
     """The base of all errors of relucert; the command line prints one as a single line and exits with code 2."""
@@ -19,8 +25,8 @@ class WrongMode(RelucertError, RuntimeError):
     """The network is in train mode, but the function is only defined for eval mode."""
 
 
-class CheckpointError(RelucertError, ValueError):
-    """A file is not a checkpoint, or is damaged."""
+class ReducedPrecision(RelucertError, RuntimeError):
+    """A setting of torch computes with shorter numbers than those of the network's dtype, which proofs do not cover."""
 
 
 class MissingData(RelucertError, FileNotFoundError):
@@ -28,7 +34,26 @@ class MissingData(RelucertError, FileNotFoundError):
 
 
 class DamagedData(RelucertError, ValueError):
-    """The contents of a data file or a download are not the expected ones."""
+    """The contents of a file or a download are not what they must be: the one error for all files that lie.
+
+    `path` is the file, `entry` what in the file is wrong (a line, an array, a byte; "" for all of it), `remedy` what the user
+    can do; the message has all three.
+
+    >>> str(DamagedData("the sha256 does not fit", path="a.arrays", entry="byte 120", remedy="restore it from a copy"))
+    'a.arrays: byte 120: the sha256 does not fit; restore it from a copy'
+    """
+
+    def __init__(self, message: str, *, path: object = None, entry: str = "", remedy: str = "") -> None:
+        if len(message) > LONGEST_MESSAGE:  # it may quote the file
+            message = f"{message[:LONGEST_MESSAGE]}..."
+        parts = [str(part) for part in (path, entry) if part not in (None, "") and str(part) not in message]
+        text = ": ".join([*parts, message])
+        super().__init__(text if not remedy or remedy in text else f"{text}; {remedy}")
+        self.path, self.entry, self.remedy = None if path is None else str(path), entry, remedy
+
+
+class CheckpointError(DamagedData):
+    """A file does not hold a network that can be loaded: it is no checkpoint, or it is damaged."""
 
 
 class RecordConflict(RelucertError, ValueError):
@@ -49,3 +74,20 @@ class FileAccessError(RelucertError, OSError):
 
 class MissingExtra(RelucertError, ImportError):
     """A package that only an extra installs is missing; the message names the extra."""
+
+
+class Interrupted(KeyboardInterrupt, Generic[Result]):
+    """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
+
+    It is a `KeyboardInterrupt` and no error: code that does not know it is interrupted as always.
+
+    >>> try:
+    ...     raise Interrupted("2 of 5 inputs are decided", [1, 2])
+    ... except KeyboardInterrupt as stopped:
+    ...     print(stopped, stopped.result)
+    2 of 5 inputs are decided [1, 2]
+    """
+
+    def __init__(self, message: str, result: Result):
+        super().__init__(message)
+        self.result = result

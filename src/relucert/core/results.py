@@ -48,6 +48,8 @@ class RadiusInterval(_Batch):
     `lower` (batch,) is proved; `upper` (batch,) is the distance of `witness` (batch, *input), inf without a witness; `exact`
     (batch,) says that optimality is proved and upper <= lower (1 + tol), see `meets`; `seconds` (batch,); `method` has one
     text for each example. Rows of `witness` of examples without a witness are NaN; `witness` is None if no example has one.
+    `arithmetic` says what the proof of `lower` covers: "executed", the network as it runs in its dtype and in real arithmetic;
+    "real", real arithmetic with the stored weights alone.
 
     >>> found = RadiusInterval(
     ...     lower=torch.tensor([0.5, 0.25]), upper=torch.tensor([0.5, float("inf")]), exact=torch.tensor([True, False]),
@@ -65,9 +67,14 @@ class RadiusInterval(_Batch):
     witness: Float[Tensor, " batch *input"] | None
     seconds: Float[Tensor, " batch"]
     method: list[str]
+    arithmetic: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         batch = len(self.lower)
+        object.__setattr__(self, "arithmetic", self.arithmetic or ["real"] * batch)
+        _check_length("arithmetic", self.arithmetic, batch)
+        if not {"real", "executed"}.issuperset(self.arithmetic):
+            raise InvalidInput(f"arithmetic must be 'real' or 'executed' for every example, got {self.arithmetic}")
         for name in ("lower", "upper", "seconds"):
             _check_numbers(name, getattr(self, name), batch)
         _check_mask("exact", self.exact, batch)
@@ -95,7 +102,8 @@ class Certificate(_Batch):
     without any counterexample. `method` names the method that decided each example; `seconds` (batch,). `reason` says why an
     example is UNKNOWN, if that is known, in a word (`core.verdict.Reason`) or in the text of a solver. `claim` names a solver
     that reports the example as robust without a proof that can be checked: the verdict is UNKNOWN (`mip(trust="solver")`).
-    `reason` and `claim` have one text for each example, or "".
+    `reason` and `claim` have one text for each example, or "". For the union of several balls `ball` has the position of the
+    ball that each answer is about: that of the counterexample, of the smallest margin, or the one that stays UNKNOWN.
     """
 
     verdict: list[Verdict]
@@ -107,15 +115,17 @@ class Certificate(_Batch):
     claim: list[str] = field(default_factory=list)
     executed: Float[Tensor, " batch"] | None = None
     computed: Float[Tensor, " batch"] | None = None
+    ball: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         batch = len(self.margin)
+        object.__setattr__(self, "ball", self.ball or [0] * batch)
         for name in ("executed", "computed"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, torch.full_like(self.margin, -torch.inf))
         for name in ("reason", "claim"):
             object.__setattr__(self, name, getattr(self, name) or [""] * batch)
-        for name in ("verdict", "method", "reason", "claim"):
+        for name in ("verdict", "method", "reason", "claim", "ball"):
             _check_length(name, getattr(self, name), batch)
         for example, (verdict, claim) in enumerate(zip(self.verdict, self.claim, strict=True)):
             if claim and Verdict(verdict) is not Verdict.UNKNOWN:

@@ -107,7 +107,13 @@ def length_up(
         return length
     # A sum of one term is that term.
     single = (offset != 0).sum(1) <= 1
-    return torch.where(single, offset.amax(1), length * (1.0 + 4.0 * relative_rounding(offset.shape[1], torch.float64)))
+    raised = length * (1.0 + 4.0 * relative_rounding(offset.shape[1], torch.float64))
+    return torch.where(single, offset.amax(1), raised + lost(offset.shape[1]))
+
+
+def lost(count: int) -> float:
+    """Bound the absolute error of a norm of `count` float64 numbers near the smallest ones, where errors are not relative."""
+    return (count + 16) * math.ulp(0.0)
 
 
 def within(x: Float[Tensor, " *input"], z: Float[Tensor, " *input"], p: float, eps: float) -> bool:
@@ -145,7 +151,8 @@ def rounded_inwards(
         shorter = torch.minimum(torch.maximum(offset, -eps), eps)
     else:
         # The largest length that stays below eps however the powers are added up.
-        limit = eps * (1.0 - 4.0 * relative_rounding(offset.shape[-1], torch.float64))
+        limit = eps * (1.0 - 4.0 * relative_rounding(offset.shape[-1], torch.float64)) - 4 * lost(offset.shape[-1])
+        limit = limit.clamp(min=0.0)
         length = norm(offset, p).unsqueeze(-1)
         long = length > limit
         shorter = offset * torch.where(long & (length > 0), limit / length, 1.0)

@@ -29,7 +29,8 @@ class Reason(StrEnum):
 
     TIME: a clock ended the search. NODES: branch and bound has used up its subproblems. MEMORY: the open subproblems took too
     much memory. SUBPROBLEM: a subproblem without ReLUs to split stayed undecided. BOUND: the bound of an incomplete method is
-    not positive. ROUNDING: the bound is positive, but not after rounding was charged.
+    not positive. ROUNDING: the bound is positive, but not after rounding was charged. INTERRUPTED: the call was interrupted
+    before the example was decided.
     """
 
     TIME = "time"
@@ -38,6 +39,7 @@ class Reason(StrEnum):
     SUBPROBLEM = "subproblem"
     BOUND = "bound"
     ROUNDING = "rounding"
+    INTERRUPTED = "interrupted"
 
 
 def arithmetic_of(verdict: Verdict, executed: float) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from relucert.core.errors import DamagedData
+from relucert.data._zipped import REMEDY
 from relucert.data.specs import Spec
-from relucert.records.atomic import file_access
+from relucert.records.untrusted import reading
 
 UNSIGNED_BYTE = 8
 
@@ -26,18 +26,15 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """The uint8 array of one .gz file, which must have the given shape."""
     header = struct.pack(f">BBBB{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape)
     size = len(header) + math.prod(shape)
-    with file_access(path, "read"):
-        try:
-            with gzip.open(path) as file:
-                # Read at most one byte too many, so that a file that unpacks to gigabytes does no harm.
-                content = file.read(size + 1)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DamagedData(f"{path} is damaged: {error}") from error
-    if content[: len(header)] != header:
-        raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; it has another header")
-    if len(content) != size:
-        found = f"only {len(content)}" if len(content) < size else "more"
-        raise DamagedData(f"{path} must unpack to {size} bytes, got {found}")
+    with reading(path, REMEDY):
+        with gzip.open(path) as file:
+            # Read at most one byte too many, so that a file that unpacks to gigabytes does no harm.
+            content = file.read(size + 1)
+        if content[: len(header)] != header:
+            raise DamagedData(f"{path} must be an IDX file of bytes with shape {shape}; it has another header")
+        if len(content) != size:
+            found = f"only {len(content)}" if len(content) < size else "more"
+            raise DamagedData(f"{path} must unpack to {size} bytes, got {found}")
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
 
 

@@ -14,6 +14,7 @@ from relucert.data import _idx as idx
 from relucert.data import cifar10, digits, gts, npz
 from relucert.data._download import download, verify
 from relucert.data._images import Dataset
+from relucert.data._zipped import REMEDY
 from relucert.data.folder import archive_path, data_folder, instructions, locate, npz_path
 from relucert.data.own import is_own, own_data
 from relucert.data.specs import SPECS, Spec, spec_of
@@ -45,7 +46,7 @@ def dataset(
     spec, path = spec_of(name), fetch(name, folder)
     if input_shape not in (None, spec.input_shape):
         raise InvalidInput(f"input_shape must be left out for {name}, or be {spec.input_shape}, got {input_shape}")
-    return Dataset(spec, digits.arrays().__getitem__ if path is None else partial(npz.read, path))
+    return Dataset(spec, digits.arrays().__getitem__ if path is None else partial(npz.read, path, spec=spec))
 
 
 def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | None:
@@ -63,7 +64,7 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path | Non
     try:
         npz.check(path, spec)
     except DamagedData as error:
-        raise DamagedData(f"{error}; delete the file to have it made again") from error
+        raise DamagedData(str(error), path=path, entry=error.entry, remedy=REMEDY) from error
     return path
 
 

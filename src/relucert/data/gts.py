@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from relucert.data.specs import Spec
 
 TRAINING, TEST, TRUTH = "GTSRB_Final_Training_Images.zip", "GTSRB_Final_Test_Images.zip", "GTSRB_Final_Test_GT.zip"
 LARGEST_MEMBER = 16 * 2**20  # bytes; the largest official image has 250 x 250 pixels
+LARGEST_IMAGE = 2**22  # pixels
 
 
 def _table(archive: zipfile.ZipFile, path: Path, name: str) -> list[tuple[str, int]]:
@@ -46,6 +48,8 @@ def _images(archive: zipfile.ZipFile, path: Path, names: list[str], spec: Spec, 
             try:
                 # Restrict the decoder to PPM.
                 with Image.open(io.BytesIO(content), formats=("PPM",)) as image:
+                    if math.prod(image.size) > LARGEST_IMAGE:
+                        raise ValueError(f"it must have at most {LARGEST_IMAGE} pixels, got {image.size}")
                     small = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
             except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
                 raise DamagedData(f"{path}: {name} is not a PPM image: {error}") from error

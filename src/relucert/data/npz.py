@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from relucert.core.errors import DamagedData
-from relucert.data._zipped import open_zip
+from relucert.data._npy import Header, read_header, read_numbers
+from relucert.data._zipped import member_info, open_zip
 from relucert.data.folder import prepare
 from relucert.data.specs import Spec
 from relucert.records.atomic import atomic_write, file_access
@@ -21,23 +24,23 @@ from relucert.records.atomic import atomic_write, file_access
 SPLITS = ("train", "test")
 
 
-def _header(archive: zipfile.ZipFile, path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of one array without its contents; checks the size, so that truncated files are found."""
-    try:
-        info = archive.getinfo(f"{key}.npy")
-    except KeyError:
-        found = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
-        raise DamagedData(f"{path} must hold the array {key}, got {found or 'nothing'}") from None
+#: Bytes of one array.
+LARGEST_ARRAY = 2**32
+
+
+@contextmanager
+def _opened(archive: zipfile.ZipFile, path: Path, key: str) -> Iterator[tuple[IO[bytes], Header]]:
+    """One array of the archive, behind its header; checks the size, so that truncated files are found."""
+    if f"{key}.npy" not in archive.namelist():
+        found = ", ".join(name.removesuffix(".npy") for name in archive.namelist()[:20])
+        raise DamagedData(f"{path} must hold the array {key}, got {found or 'nothing'}", entry=key)
+    info = member_info(archive, path, f"{key}.npy")
     with archive.open(info) as file:
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        version = np.lib.format.read_magic(file)
-        if version not in read:
-            raise DamagedData(f"{path}: {key} must be an array in numpy's format 1.0 or 2.0, got {version}")
-        shape, _, dtype = read[version](file)
-        expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if info.file_size != expected:
-        raise DamagedData(f"{path}: {key} must take {expected} bytes, got {info.file_size}")
-    return shape, dtype
+        header = read_header(file, key)
+        if info.file_size != header.start + header.size:
+            expected = header.start + header.size
+            raise DamagedData(f"{path}: {key} must take {expected} bytes, got {info.file_size}", entry=key)
+        yield file, header
 
 
 def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -47,16 +50,18 @@ def _check_array(spec: Spec, source: object, key: str, shape: tuple[int, ...], d
     tail, kind = (image, "uint8") if key.startswith("x") else ((), "int64")
     wanted = (spec.count(key[2:]), *tail)
     if tuple(shape) != wanted:
-        raise DamagedData(f"{source}: {key} of {spec.name} must have shape {wanted}, got {tuple(shape)}")
+        raise DamagedData(f"{source}: {key} of {spec.name} must have shape {wanted}, got {tuple(shape)}", entry=key)
     if dtype != np.dtype(kind):
-        raise DamagedData(f"{source}: {key} of {spec.name} must be {kind}, got {dtype}")
+        raise DamagedData(f"{source}: {key} of {spec.name} must be {kind}, got {dtype}", entry=key)
 
 
 def _check_labels(spec: Spec, source: object, key: str, labels: np.ndarray) -> None:
     """Raise DamagedData unless all labels are classes of the data set."""
     low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
     if low < 0 or high >= spec.classes:
-        raise DamagedData(f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}")
+        raise DamagedData(
+            f"{source}: {key} of {spec.name} must lie in 0..{spec.classes - 1}, got {low}..{high}", entry=key
+        )
 
 
 def check(path: Path, spec: Spec) -> None:
@@ -67,15 +72,18 @@ def check(path: Path, spec: Spec) -> None:
     """
     with open_zip(path) as archive:
         for key in (f"{kind}_{split}" for split in SPLITS for kind in "xy"):
-            _check_array(spec, path, key, *_header(archive, path, key))
+            with _opened(archive, path, key) as (_, header):
+                _check_array(spec, path, key, header.shape, header.dtype)
     for key in (f"y_{split}" for split in SPLITS):
-        _check_labels(spec, path, key, read(path, key))
+        _check_labels(spec, path, key, read(path, key, spec))
 
 
-def read(path: Path, key: str) -> np.ndarray:
-    """One array of the file; the others are not read."""
-    with open_zip(path) as archive, archive.open(f"{key}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+def read(path: Path, key: str, spec: Spec | None = None) -> np.ndarray:
+    """One array of the file; the others are not read. With `spec` it must be that of the data set."""
+    with open_zip(path) as archive, _opened(archive, path, key) as (file, header):
+        if spec is not None:
+            _check_array(spec, path, key, header.shape, header.dtype)
+        return read_numbers(file, header, key, LARGEST_ARRAY)
 
 
 def write(path: Path, spec: Spec, arrays: Mapping[str, np.ndarray], source: object) -> None:

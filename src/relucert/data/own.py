@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,12 @@ from PIL import Image
 
 from relucert.core.errors import DamagedData, InvalidInput, MissingData
 from relucert.data._images import Dataset
+from relucert.data._npy import read_array
 from relucert.data._progress import progress
-from relucert.data._zipped import open_zip
+from relucert.data._zipped import member_info, open_zip
 from relucert.data.specs import Spec
 from relucert.records.atomic import file_access
+from relucert.records.untrusted import reading
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "BMP", "PPM")
@@ -36,6 +39,9 @@ LABELS = "labels.csv"
 LABEL_COLUMNS = ("label", "class", "target", "y")
 FILE_COLUMNS = ("file", "filename", "image", "path")
 LARGEST_TABLE = 2**30  # bytes
+LARGEST_ARRAY = 2**32  # bytes
+LARGEST_IMAGE = 2**26  # bytes, and pixels
+_REMEDY = "correct the file, or make it again"
 Shape = tuple[int, ...]
 
 
@@ -65,6 +71,12 @@ def own_data(source: str | Path, input_shape: Shape | None = None) -> Dataset:
     reshaped. Without it all images must have one size and be grey or RGB.
     """
     files = [Path(part).expanduser() for part in str(source).split(",")]
+    with reading(files[0], _REMEDY):
+        return _read(source, files, input_shape)
+
+
+def _read(source: str | Path, files: list[Path], input_shape: Shape | None) -> Dataset:
+    """The data in a folder or in one or two files."""
     for file in files:
         if not file.exists():
             raise MissingData(f"data must be a folder or file that exists, got {file}")
@@ -138,7 +150,7 @@ def _class_names(labels: set[str]) -> tuple[str, ...]:
     if all(label.isdecimal() for label in labels):
         most = max(int(label) for label in labels)
         if most >= 100_000:
-            raise InvalidInput(f"labels must be numbers of classes below 100000, got {most}")
+            raise DamagedData(f"labels must be numbers of classes below 100000, got {most}", entry="labels")
         return tuple(str(label) for label in range(most + 1))
     return tuple(sorted(labels))
 
@@ -204,10 +216,14 @@ def _images(files: list[Path], labels: list[str], folder: Path, input_shape: Sha
 def _image(file: Path, input_shape: Shape | None) -> np.ndarray:
     """One image as uint8 (H, W), or (H, W, 3) in RGB."""
     with file_access(file, "read"):
+        if file.stat().st_size > LARGEST_IMAGE:
+            raise DamagedData(f"{file} must have at most {LARGEST_IMAGE} bytes, got {file.stat().st_size}")
         content = file.read_bytes()
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             mode = image.mode
+            if math.prod(image.size) > LARGEST_IMAGE:
+                raise ValueError(f"it must have at most {LARGEST_IMAGE} pixels, got {image.size}")
             if input_shape is None:
                 plain = image.convert("L") if mode == "1" else image
             elif mode.startswith(("I", "F")):
@@ -228,12 +244,12 @@ def _image(file: Path, input_shape: Shape | None) -> np.ndarray:
 
 def _npz(path: Path, input_shape: Shape | None) -> dict[str, _Split]:
     """The arrays of a .npz file."""
-    with open_zip(path) as archive:
+    with open_zip(path, _REMEDY) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
 
         def read(key: str) -> np.ndarray:
-            with archive.open(f"{key}.npy") as file:
-                return np.lib.format.read_array(file, allow_pickle=False)
+            with archive.open(member_info(archive, path, f"{key}.npy")) as file:
+                return read_array(file, key, LARGEST_ARRAY)
 
         if {"x", "y"} <= names:
             keys = {"test": ("x", "y")}
@@ -248,11 +264,11 @@ def _npz(path: Path, input_shape: Shape | None) -> dict[str, _Split]:
 
 def _npy(path: Path) -> np.ndarray:
     """The array of a .npy file."""
-    try:
-        with file_access(path, "read"), path.open("rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, SyntaxError, EOFError, MemoryError) as error:
-        raise DamagedData(f"{path} must be an array in numpy's format: {error}") from error
+    with file_access(path, "read"), path.open("rb") as file:
+        try:
+            return read_array(file, path.name, min(LARGEST_ARRAY, path.stat().st_size))
+        except DamagedData as error:
+            raise DamagedData(f"{path} must be an array in numpy's format: {error}", entry=path.name) from error
 
 
 def _arrays(path: Path, x: np.ndarray, y: np.ndarray, input_shape: Shape | None) -> _Split:

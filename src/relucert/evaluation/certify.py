@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,17 +17,15 @@ from relucert.core.ball import Ball
 from relucert.core.methods import spec
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
-from relucert.evaluation._stream import Facts, Task, save
+from relucert.evaluation._stream import AS_EXECUTED, Facts, Task, save
 from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
+from relucert.networks.execution import require_full_precision
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
 from relucert.verification.verifier import CLOCK, Budget, Query
-
-#: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
-AS_EXECUTED = " as executed"
 
 
 @dataclass(frozen=True)
@@ -94,17 +92,19 @@ class CertifyTask(Task[CertifyConfig]):
         )
 
     @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
+    def records(self, only: Sequence[int] | None = None) -> Generator[Record, None, None]:
         """The records that are there already, then new ones as points are decided; all are stored before they are yielded.
 
-        Points that are open when `run_timeout` is over have no record.
+        Points that are open when `run_timeout` is over have no record. With `only` the other points are left out.
         """
         config = self.config
         deadline = math.inf if config.run_timeout is None else time.monotonic() + config.run_timeout
-        keys, known = [self.question.record(index).key for index in range(len(self))], versions()
+        points, known = range(len(self)) if only is None else only, versions()
+        keys = {index: self.question.record(index).key for index in points}
         with RecordStore(config.records, writable=True) as store:
-            missing = torch.tensor([index for index, key in enumerate(keys) if key not in store], dtype=torch.long)
-            for key in [key for key in keys if key in store]:
+            self._inspect(store)
+            missing = torch.tensor([index for index, key in keys.items() if key not in store], dtype=torch.long)
+            for key in [key for key in keys.values() if key in store]:
                 yield store.record(key)
             for index, facts in self._answers(missing, deadline):
                 yield save(self.question, store, index, facts, known)
@@ -124,6 +124,7 @@ class CertifyTask(Task[CertifyConfig]):
         x, y = self.x[indices], self.y[indices]
         self.net.check(x, y)
         self.net.require_eval("a certificate")
+        require_full_precision(self.net, "a certificate")
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
         strict = self.config.arithmetic == "executed"
@@ -131,6 +132,7 @@ class CertifyTask(Task[CertifyConfig]):
         budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
         for found in decide(query, self.verifier, budget, batch=len(x)):
             facts: dict[str, Any] = {
+                "content": self.contents[int(indices[found.index])],  # workers read the data themselves
                 "label": int(y[found.index]),
                 "prediction": predicted[found.index],
                 "verdict": found.verdict,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from relucert.core.errors import InvalidInput
 from relucert.training.config import TrainConfig
-from relucert.training.recipes import default_eps
+from relucert.training.recipes import UNION, default_eps
 
 Rules = list[tuple[str, bool, str]]
 CONFIG_FILE = "config.json"
@@ -18,7 +18,7 @@ CONFIG_FILE = "config.json"
 
 def run_config(model: Path) -> TrainConfig | None:
     """The configuration of the run that a network comes from; None if the network is a file, or the folder has none."""
-    file = model / CONFIG_FILE
+    file = Path(model) / CONFIG_FILE
     if not file.is_file():
         return None
     try:
@@ -96,10 +96,15 @@ class JudgedConfig(PointsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._default_radius is None:
+        if self._needs_eps and self._default_radius is None:
             raise InvalidInput(
                 f"eps must be given for p={self.norm:g} on {self.data!r}: the paper has no radius for it"
             )
+
+    @property
+    def _needs_eps(self) -> bool:
+        """Whether the question is about one radius."""
+        return True
 
     def rules(self) -> Rules:
         return [*super().rules(), _radius_rule(self.eps)]
@@ -150,10 +155,13 @@ class RadiusConfig(PointsConfig):
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
     """Ask about the label (a misclassified point has radius 0); --no-labels: about the predicted class."""
+    arithmetic: Literal["real", "executed"] = "real"
+    """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
 
     def rules(self) -> Rules:
         return [
             *super().rules(),
+            _arithmetic_rule(self.arithmetic),
             ("tol", 0 < self.tol < 1, "be above 0 and below 1"),
             _clock_rule("timeout", self.timeout),
         ]
@@ -179,12 +187,28 @@ class CertifyConfig(JudgedConfig):
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     arithmetic: Literal["real", "executed"] = "real"
     """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
+    union: str | None = None
+    """Several balls instead of p and eps, as norm:radius pairs such as "inf:0.1,2:0.3,1:1": a point is robust if it is in all
+    of them; published: those that MMR-Universal is evaluated at."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.balls
+
+    @property
+    def _needs_eps(self) -> bool:
+        return self.union is None
+
+    @property
+    def balls(self) -> list[tuple[float, float]]:
+        """The norms and radii of all balls: one, or those of `union`."""
+        return [(self.norm, self.radius)] if self.union is None else _balls(self.union, self.data)
 
     def rules(self) -> Rules:
         return [
             *super().rules(),
             ("workers", self.workers >= 1, "be at least 1"),
-            ("arithmetic", self.arithmetic in ("real", "executed"), "be 'real' or 'executed'"),
+            _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),
         ]
@@ -213,9 +237,31 @@ class AttackConfig(PointsConfig):
         return self.method or ("best" if self.eps is None else "apgd")
 
 
+def _balls(union: str, data: str) -> list[tuple[float, float]]:
+    """The norms and radii that a text stands for."""
+    if union == "published":
+        if data not in UNION:
+            raise InvalidInput(
+                f"union must name norms and radii for data {data!r}, which has no published ones, got {union!r}"
+            )
+        return list(UNION[data].items())
+    rule = f"union must be pairs such as 'inf:0.1,2:0.3,1:1', with norms >= 1 and radii >= 0, got {union!r}"
+    try:
+        found = [(float(p), float(eps)) for p, eps in (pair.split(":") for pair in union.split(","))]
+    except ValueError as error:
+        raise InvalidInput(rule) from error
+    if not all(p >= 1 and 0 <= eps < math.inf for p, eps in found) or len(set(found)) < len(found):
+        raise InvalidInput(rule)
+    return found
+
+
 def _radius_rule(eps: float | None) -> tuple[str, bool, str]:
     return "eps", eps is None or 0 <= eps < math.inf, "be a number >= 0"
 
 
 def _clock_rule(name: str, seconds: float | None) -> tuple[str, bool, str]:
     return name, seconds is None or seconds > 0, "be a positive number of seconds"
+
+
+def _arithmetic_rule(arithmetic: str) -> tuple[str, bool, str]:
+    return "arithmetic", arithmetic in ("real", "executed"), "be 'real' or 'executed'"

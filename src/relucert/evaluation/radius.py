@@ -13,10 +13,10 @@ from torch import Tensor
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.methods import parse, spec
-from relucert.evaluation._stream import Facts, Task
+from relucert.evaluation._stream import AS_EXECUTED, Facts, Task
 from relucert.evaluation.config import RadiusConfig
 from relucert.records.record import Record, Verdict, ball_fields
-from relucert.verification.radius import radius
+from relucert.verification.radius import intervals
 from relucert.verification.registry import find
 
 
@@ -69,6 +69,7 @@ class RadiusTask(Task[RadiusConfig]):
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
         if self.method.name in ("bab", "auto"):
             beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
+        beside += AS_EXECUTED if config.arithmetic == "executed" else ""
         labelled = "" if config.labels else ", about the predicted class"
         ball = ball_fields(config.norm, math.inf, self.box)
         name = f"radius by {spec(self.method)}{beside}{labelled}"
@@ -76,23 +77,23 @@ class RadiusTask(Task[RadiusConfig]):
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         config = self.config
-        found = radius(
-            self.net, x, y if config.labels else None, config.norm, self.box, self.method, self.attack, config.tol,
-            config.timeout,
-        )  # fmt: skip
         predicted = self.net.predict(x)
-        for i in range(len(x)):
+        for i, found in intervals(
+            self.net, x, y if config.labels else None, config.norm, self.box, self.method, self.attack, config.tol,
+            config.timeout, config.arithmetic,
+        ):  # fmt: skip
             wrong = config.labels and int(predicted[i]) != int(y[i])
             facts: dict[str, Any] = {
                 "label": int(y[i]),
                 "prediction": int(predicted[i]),
-                "lower": float(found.lower[i]),
-                "upper": float(found.upper[i]),
-                "seconds": float(found.seconds[i]),
+                "lower": float(found.lower),
+                "upper": float(found.upper),
+                "arithmetic": None if wrong else found.arithmetic[0],
+                "seconds": float(found.seconds),
                 "verdict": Verdict.MISCLASSIFIED if wrong else None,
             }
-            if found.witness is not None and not wrong and bool(found.upper[i].isfinite()):
-                facts["arrays"] = {"witness": found.witness[i].numpy()}
+            if found.witness is not None and not wrong and bool(found.upper.isfinite()):
+                facts["arrays"] = {"witness": found.witness[0].numpy()}
             yield i, facts
 
 

@@ -13,17 +13,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.io import loadmat
 from torch import nn
 
 from relucert.core.errors import CheckpointError, FileAccessError
+from relucert.interop._mat_file import read_arrays
 from relucert.networks.architectures import cnn, fc1
 from relucert.networks.network import Network
+from relucert.records.untrusted import reading
 
 Image = tuple[int, int, int]
 Array = np.ndarray[Any, Any]
 CNN_KEYS = tuple(f"{kind}_{layer}" for layer in ("conv1", "conv2", "fc1", "fc2") for kind in ("weights", "biases"))
 FC1_KEYS = ("U", "bU", "W", "bW")
+#: Numbers of an input.
+LARGEST_INPUT = 2**22
+_REMEDY = "get the authors' file again, or write the arrays anew with scipy.io.savemat"
 
 
 def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
@@ -34,6 +38,12 @@ def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
     """
     path = Path(path)
     arrays = _arrays(path)
+    with reading(path, _REMEDY, CheckpointError):
+        return _network(path, arrays, input_shape)
+
+
+def _network(path: Path, arrays: dict[str, Array], input_shape: Image | None) -> Network:
+    """The network of the arrays of a file."""
     if all(key in arrays for key in CNN_KEYS):
         module, shape = _cnn(path, {key: arrays[key] for key in CNN_KEYS}, input_shape)
     elif all(key in arrays for key in FC1_KEYS):
@@ -45,15 +55,14 @@ def load_mat(path: str | Path, input_shape: Image | None = None) -> Network:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
+    if not path.exists():
+        raise FileAccessError(f"{path} does not exist")
     try:
-        contents = loadmat(str(path))
-    except FileNotFoundError as error:
-        raise FileAccessError(f"{path} does not exist") from error
-    except PermissionError as error:
-        raise FileAccessError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # scipy's parser raises many kinds of errors for a damaged file
-        raise CheckpointError(f"{path} is not a .mat file, or it is damaged: {error}") from error
-    return {key: value for key, value in contents.items() if not key.startswith("__")}
+        with reading(path, _REMEDY, CheckpointError):
+            return read_arrays(path)
+    except CheckpointError as error:
+        text = f"{path} is not a .mat file, or it is damaged: {str(error).removeprefix(f'{path}: ')}"
+        raise CheckpointError(text, path=path, entry=error.entry, remedy=error.remedy) from error
 
 
 def _cnn(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.Module, Image]:
@@ -61,11 +70,19 @@ def _cnn(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.
     if conv1.ndim != 4 or conv2.ndim != 4 or full1.ndim != 2 or full2.ndim != 2:
         raise CheckpointError(f"{path} must hold 4-dimensional convolutions and 2-dimensional matrices")
     channels, filters = conv1.shape[2], conv2.shape[3]
+    if 0 in (*conv1.shape, *conv2.shape, *full1.shape, *full2.shape):
+        raise CheckpointError(f"{path} must hold weights of positive size")
     side = math.isqrt(full1.shape[0] // filters)
     rows, columns = (side, side) if shape is None else (shape[1] // 4, shape[2] // 4)
     if filters * rows * columns != full1.shape[0]:
         raise CheckpointError(f"{path}: weights_fc1 has {full1.shape[0]} rows, not {filters} x {rows} x {columns}")
     shape = shape or (channels, 4 * side, 4 * side)
+    kernels = conv1.shape[:2] == conv2.shape[:2] == (4, 4)
+    if not kernels or conv2.shape[2] != conv1.shape[3] or full2.shape[0] != full1.shape[1] or shape[0] != channels:
+        found = ", ".join(str(part.shape) for part in (conv1, conv2, full1, full2))
+        raise CheckpointError(f"{path} is not the paper's architecture: weights {found} for inputs {shape} do not fit")
+    if math.prod(shape) > LARGEST_INPUT:
+        raise CheckpointError(f"{path} must be about inputs of at most {LARGEST_INPUT} numbers, got {shape}")
     module = cnn(shape, full2.shape[1], filters=(conv1.shape[3], filters), hidden=full1.shape[1])
     # TensorFlow flattens height, width, channel; torch channel, height, width.
     full1 = full1.reshape(rows, columns, filters, -1).transpose(2, 0, 1, 3).reshape(full1.shape)
@@ -77,7 +94,7 @@ def _cnn(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.
 
 def _fc1(path: Path, arrays: dict[str, Array], shape: Image | None) -> tuple[nn.Module, Image]:
     inner, outer = arrays["U"], arrays["W"]
-    if inner.ndim != 2 or outer.ndim != 2 or inner.shape[1] != outer.shape[0]:
+    if inner.ndim != 2 or outer.ndim != 2 or inner.shape[1] != outer.shape[0] or 0 in (*inner.shape, *outer.shape):
         raise CheckpointError(
             f"{path}: U (inputs, hidden) and W (hidden, classes) do not fit: {inner.shape}, {outer.shape}"
         )
@@ -108,4 +125,6 @@ def _fill(path: Path, module: nn.Module, weights: list[Array], biases: list[Arra
             layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
             assert layer.bias is not None
             layer.bias.copy_(torch.from_numpy(bias.reshape(-1).copy()))
+            if not bool(layer.weight.isfinite().all() & layer.bias.isfinite().all()):
+                raise CheckpointError(f"{path} must hold finite weights in float32, got NaN or infinity")
     return module

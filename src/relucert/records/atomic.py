@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -132,6 +133,20 @@ class AppendFile:
         """Cut the file to `size` bytes."""
         with file_access(self.path):
             self._file.truncate(size)
+
+    def cut(self, size: int, *, keep: bool = False) -> None:
+        """Cut the file to `size` bytes; with `keep` what is cut off goes into a new file beside it first.
+
+        The new file is named after this one, ".cut" and the first number that is free.
+        """
+        if keep:
+            number = 1
+            while (beside := self.path.with_name(f"{self.path.name}.cut{number}")).exists():
+                number += 1
+            with file_access(self.path, "read"), open(self.path, "rb") as file, atomic_write(beside) as copy:
+                file.seek(size)
+                shutil.copyfileobj(file, copy)
+        self.truncate(size)
 
     def sync(self) -> None:
         """Wait until everything appended is on the disk."""

@@ -13,15 +13,18 @@ from typing import Any
 
 from relucert.core.errors import DamagedData, InvalidInput
 from relucert.core.verdict import Verdict as Verdict
+from relucert.records.untrusted import bounded_json
 
-SCHEMA = 4
-#: Fields that schema 4 has added.
-_LATER = {"arithmetic", "executed", "rounding"}
-"""The version of the fields of a line; 1 (without `by`), 2 (without `reason`, `claim`) and 3 (without `arithmetic`, `executed`,
-`rounding`) can be read."""
+SCHEMA = 5
+"""The version of the fields of a line; older ones, which lack the fields of `_ADDED`, can be read."""
 
-_ADDED = {2: ("by",), 3: ("reason", "claim"), 4: ("arithmetic", "executed", "rounding")}
+_ADDED = {2: ("by",), 3: ("reason", "claim"), 4: ("arithmetic", "executed", "rounding"), 5: ("content",)}
+_LATER = {"arithmetic", "executed", "rounding"}  # where a line lacks one of these, it contradicts no other record
 _NUMBERS = ("lower", "upper", "margin", "executed", "rounding", "seconds")
+_SLACK = 1e-5  # distances of counterexamples are rounded up, in float32 by parts in a million
+
+LONGEST_LINE = 2**20
+"""Bytes of a line, with its end."""
 
 LINE_START = b'{"schema":'
 """The first bytes of every line, in every version."""
@@ -36,13 +39,15 @@ class Record:
     """The result of one method for one example: key fields identify the question, facts are the answer.
 
     Key: `model` (hash of the network), `data`, `split`, `index` (of the example), `ball` (`ball_fields`), `method`
-    (`relucert.core.methods.spec`). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
+    (`relucert.core.methods.spec`), `content` (`content_digest` of the input and the label; None in lines that were written
+    before there was one). Facts: `label`, `prediction`, `verdict`, `lower` and `upper` (of the radius), `margin`
     (proved over the ball, in real arithmetic), `executed` (the same for the network as it runs in its dtype), `rounding` (what
-    the margin was charged), `arithmetic` (what a proof covers, "executed" or "real"; only with the verdict robust), `by` (which
-    of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the example as robust
-    without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version), `arrays` (name ->
-    sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN. Records are equal if
-    all fields but `seconds` and `versions` are.
+    the margin was charged), `arithmetic` (what the proof of the verdict robust or of `lower` covers, "executed" or
+    "real"), `by` (which of several methods decided), `reason` (why the verdict is unknown), `claim` (a solver that reports the
+    example as robust without a checked proof; only with the verdict unknown), `seconds`, `versions` (package -> version),
+    `arrays` (name -> sha256 of an array in the sidecar file); None is "not computed". Numbers may be infinite, never NaN.
+    Records are equal if all fields but `seconds` and `versions` are. Facts that contradict each other are refused: a verdict
+    and its margin, the ends of the radius, a counterexample outside the ball.
 
     >>> ball = ball_fields(p=2, eps=0.5, box=(0, 1))
     >>> record = Record(
@@ -61,6 +66,7 @@ class Record:
     index: int
     ball: dict[str, Any]
     method: str
+    content: str | None = None
     label: int | None = None
     prediction: int | None = None
     verdict: Verdict | None = None
@@ -94,8 +100,11 @@ class Record:
             raise InvalidInput(f"claim must be left out unless the verdict is unknown, got {self.claim!r}")
         if found["arithmetic"] not in (None, "executed", "real"):
             raise InvalidInput(f"arithmetic must be 'executed', 'real' or None, got {self.arithmetic!r}")
-        if found["arithmetic"] is not None and found["verdict"] is not Verdict.ROBUST:
+        proof = found["verdict"] is Verdict.ROBUST or (found["verdict"] is None and found["lower"] is not None)
+        if found["arithmetic"] is not None and not proof:
             raise InvalidInput(f"arithmetic must be left out unless the verdict is robust, got {self.arithmetic!r}")
+        if self.content is not None and not (isinstance(self.content, str) and _SHA256.fullmatch(self.content)):
+            raise InvalidInput(f"content must be a sha256 in hexadecimal or None, got {self.content!r}")
         found["versions"] = _texts("versions", self.versions)
         found["arrays"] = _texts("arrays", self.arrays)
         for name, value in found["arrays"].items():
@@ -108,6 +117,35 @@ class Record:
             raise InvalidInput(f"lower must not exceed upper, got {found['lower']} and {found['upper']}")
         for name, value in found.items():
             object.__setattr__(self, name, value)
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Raise where the verdict contradicts another fact."""
+        eps, verdict = float(self.ball["eps"]), self.verdict
+        margin, executed = self.margin, self.executed
+        lower, upper = self.lower or 0.0, math.inf if self.upper is None else self.upper  # inf: no counterexample
+        known = self.label is not None and self.prediction is not None
+        same = self.label == self.prediction
+        rules = {
+            Verdict.ROBUST: (
+                ("margin", margin is None or margin >= 0, "not be negative"),
+                ("executed", executed is None or self.arithmetic != "executed" or executed > 0, "be positive"),
+                ("upper", upper > eps or math.isinf(upper), "lie outside the ball"),
+                ("prediction", not known or same, "be the label"),
+            ),
+            Verdict.VULNERABLE: (
+                ("margin", margin is None or margin <= 0, "not be positive"),
+                ("upper", self.upper is None or upper <= eps * (1 + _SLACK), "lie in the ball"),
+                ("lower", lower <= eps, "not exceed the ball"),
+            ),
+            Verdict.MISCLASSIFIED: (("prediction", not known or not same, "not be the label"),),
+        }
+        for name, holds, rule in rules.get(verdict, ()) if verdict is not None else ():
+            if not holds:
+                where = f" (eps {eps})" if "ball" in rule else ""
+                raise InvalidInput(
+                    f"{name} must {rule}{where} where the verdict is {verdict}, got {getattr(self, name)}"
+                )
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -115,7 +153,20 @@ class Record:
     @property
     def key(self) -> str:
         """The first 32 hexadecimal digits of the sha256 of the key fields' canonical JSON."""
-        named = {name: getattr(self, name) for name in _KEY_FIELDS}
+        return self._hash(_KEY_FIELDS if self.content is None else (*_KEY_FIELDS, "content"))
+
+    @property
+    def question(self) -> str:
+        """The key without the digest of input and label: that of all records of the same question by name."""
+        return self._hash(_KEY_FIELDS)
+
+    @property
+    def lacks(self) -> list[str]:
+        """What a record of an older version of relucert lacks, in words."""
+        return ["a digest of input and label"] if self.content is None else []
+
+    def _hash(self, names: tuple[str, ...]) -> str:
+        named = {name: getattr(self, name) for name in names}
         return hashlib.sha256(_json(named, sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, other: Record) -> list[str]:
@@ -150,11 +201,11 @@ class Record:
         if match is None or _check(match[1]) != match[2]:
             raise DamagedData("the checksum does not fit the line")
         try:
-            stored = json.loads(line, parse_constant=_no_constant)
+            stored = bounded_json(line, "the line", longest=LONGEST_LINE, deepest=4)
             schema = stored.pop("schema")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DamagedData("the line is not a record") from error
-        if schema not in range(1, SCHEMA + 1):
+        except (DamagedData, KeyError, TypeError, AttributeError) as error:
+            raise DamagedData(f"the line is not a record: {error}") from error
+        if type(schema) is not int or not 1 <= schema <= SCHEMA:
             raise InvalidInput(
                 f"schema must be at most {SCHEMA}, got {schema!r}: the line is of another version of relucert, read it with "
                 "that"
@@ -168,7 +219,7 @@ class Record:
         key = stored.pop("key")
         del stored["check"]
         for name in _NUMBERS:
-            if stored[name] in ("inf", "-inf"):
+            if isinstance(stored[name], str) and stored[name] in ("inf", "-inf"):
                 stored[name] = float(stored[name])
         try:
             record = cls(**stored)
@@ -177,6 +228,18 @@ class Record:
         if record.key != key:
             raise DamagedData(f"the key must be {record.key}, got {key!r}")
         return record
+
+
+def content_digest(array: Any, label: int) -> str:
+    """The `content` of a record: the sha256 of an input's dtype, shape and bytes and of its label, in hexadecimal.
+
+    >>> import numpy as np
+    >>> content_digest(np.zeros(2), 1) == content_digest(np.zeros(2), 1) != content_digest(np.zeros(2), 2)
+    True
+    """
+    total = hashlib.sha256(_json([array.dtype.str, list(array.shape), _count("label", label)]).encode())
+    total.update(array.tobytes())
+    return total.hexdigest()
 
 
 def ball_fields(p: float, eps: float, box: Any = None) -> dict[str, Any]:
@@ -273,7 +336,3 @@ def _json(value: Any, *, sort_keys: bool = False) -> str:
 
 def _check(body: str) -> str:
     return hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not JSON")

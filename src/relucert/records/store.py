@@ -2,12 +2,14 @@
 
 A store has two files: `name.jsonl`, one line for each record, and `name.arrays` (`sidecar`), their arrays. The arrays of a
 record are written before its line, so every complete line has its arrays. A kill can only leave an incomplete entry at the end
-of either file: readers skip it, and the next writer removes it. Everything else is damage, and an error.
+of either file: readers skip it, and the next writer removes it. Everything else is damage, and an error. What a writer removes
+is not lost if it may be more than that: an array that a line refers to is put into a file beside the arrays first.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,10 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from relucert.core.errors import DamagedData, FileAccessError, InvalidInput, RecordConflict
 from relucert.records import _sidecar as sidecar
 from relucert.records.atomic import AppendFile, file_access
-from relucert.records.record import LINE_START, Record
+from relucert.records.record import LINE_START, LONGEST_LINE, Record
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+#: The checksum at the end of a line.
+ENDED = re.compile(rb',"check":"[0-9a-f]{16}"\}')
+_REMEDY = (
+    "Restore the file from a copy, or delete that line and run the evaluation again, which computes what is missing"
+)
 
 
 class _Line(NamedTuple):
@@ -72,9 +81,11 @@ class RecordStore:
             self._file.lock()
             line_end, arrays_end = self._load()
             if arrays_end < _size(self.arrays_path):
-                self._open_sidecar().truncate(arrays_end)
+                self._open_sidecar().cut(arrays_end, keep=sidecar.torn(self.arrays_path, arrays_end) in self._referred)
             if line_end < self._file.size:
-                self._file.truncate(line_end)
+                self._file.cut(line_end)
+            if self._unended:
+                self._file.append(b"\n")
         except BaseException:
             self._release()
             raise
@@ -95,7 +106,7 @@ class RecordStore:
         with file_access(self.path, "read"), open(self.path, "rb") as file:
             for place in places:
                 file.seek(place.offset)
-                yield self._parse(file.readline(), place.number)
+                yield self._parse(file.readline(LONGEST_LINE + 1), place.number)
 
     def record(self, key: str) -> Record:
         """The record of a key."""
@@ -103,7 +114,12 @@ class RecordStore:
             raise InvalidInput(f"key must be that of a record in {self.path}, got {key!r}")
         with file_access(self.path, "read"), open(self.path, "rb") as file:
             file.seek(self._lines[key].offset)
-            return self._parse(file.readline(), self._lines[key].number)
+            return self._parse(file.readline(LONGEST_LINE + 1), self._lines[key].number)
+
+    def others(self, record: Record) -> list[Record]:
+        """The records of the same question about other contents: input or label were others, or have no digest."""
+        keys = [key for key in self._questions.get(record.question, ()) if key != record.key]
+        return [self.record(key) for key in keys]
 
     def array(self, key: str, name: str) -> np.ndarray:
         """The array `name` of the record of `key`."""
@@ -112,10 +128,11 @@ class RecordStore:
             known = ", ".join(sorted(digests)) or "none"
             raise InvalidInput(f"name must be one of the record's arrays ({known}), got {name!r}")
         if sidecar.missing(self._index, key, [(name, digests[name])]):
+            remedy = "run the evaluation again, the record counts as not done"
             raise DamagedData(
-                f"{self.arrays_path} has lost array {name!r} of record {key} ({self._where(key)}): run the evaluation "
-                "again, the record counts as not done"
-            )
+                f"{self.arrays_path} has lost array {name!r} of record {key} ({self._where(key)}): {remedy}",
+                path=self.arrays_path, entry=f"array {name!r} of record {key}", remedy=remedy,
+            )  # fmt: skip
         return sidecar.read(self.arrays_path, self._index[key, name])
 
     def append(self, record: Record, arrays: Mapping[str, Any] | None = None) -> bool:
@@ -189,9 +206,13 @@ class RecordStore:
             if name in arrays:
                 self._append_array(key, name, arrays[name])
         if is_new:
-            offset = self._file.append(record.to_line().encode() + b"\n")
+            line = record.to_line().encode() + b"\n"
+            if len(line) > LONGEST_LINE:
+                raise InvalidInput(f"the line of a record must have at most {LONGEST_LINE} bytes, got {len(line)}")
+            offset = self._file.append(line)
             self._count += 1
             self._lines[key] = _Line(offset, self._count)
+            self._questions.setdefault(record.question, []).append(key)
         if not sidecar.missing(self._index, key, record.arrays.items()):
             self._lost.discard(key)
         if time.monotonic() - self._synced >= self._sync_seconds:
@@ -218,19 +239,26 @@ class RecordStore:
         """Build the index; return the lengths of the complete entries of both files."""
         self._lines: dict[str, _Line] = {}
         self._lost: set[str] = set()
+        self._questions: dict[str, list[str]] = {}
+        #: The arrays that lines refer to.
+        self._referred: set[tuple[str, str] | None] = set()
         self._count = 0
+        #: Whether the last line is complete but for its end.
+        self._unended = False
         refers: dict[str, dict[str, str]] = {}
         end = 0
         with file_access(self.path, "read"), open(self.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    self._check_torn(line, number)
-                    break
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                if not line.endswith(b"\n") and len(line) <= LONGEST_LINE:
+                    self._unended = self._complete(line, number)
+                    if not self._unended:
+                        break
                 record = self._parse(line, number)
                 key = record.key
                 self._add(key, record, _Line(end, number))
                 if record.arrays:
                     refers[key] = record.arrays
+                    self._referred.update((key, name) for name in record.arrays)
                 self._count, end = number, end + len(line)
         # Read the arrays after the lines: then the arrays of all lines exist, even if another process writes.
         self._index, arrays_end = sidecar.scan(self.arrays_path)
@@ -240,6 +268,8 @@ class RecordStore:
     def _add(self, key: str, record: Record, place: _Line) -> None:
         # Two lines with one key come from files joined by hand: equal records are accepted, as in a merge.
         first = self._lines.setdefault(key, place)
+        if first is place:
+            self._questions.setdefault(record.question, []).append(key)
         if first is not place and (different := record.differences(self.record(key))):
             raise RecordConflict(
                 f"{self.path} lines {first.number} and {place.number} have the same key {key} but differ in "
@@ -248,25 +278,27 @@ class RecordStore:
 
     def _parse(self, line: bytes, number: int) -> Record:
         try:
+            if len(line) > LONGEST_LINE:
+                raise DamagedData(f"it must have at most {LONGEST_LINE} bytes, got more")
             return Record.from_line(line.decode().removesuffix("\n"))
         except (DamagedData, UnicodeDecodeError) as error:
             reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-            raise DamagedData(
-                f"{self.path} line {number} is damaged: {reason}. Restore the file from a copy, or delete that line and run "
-                "the evaluation again, which computes what is missing"
-            ) from error
+            raise self._damaged(number, reason) from error
         except InvalidInput as error:
             raise InvalidInput(f"{self.path} line {number}: {error}") from error
 
-    def _check_torn(self, line: bytes, number: int) -> None:
-        # Only an incomplete record may be removed later, never the end of a file of another kind.
+    def _complete(self, line: bytes, number: int) -> bool:
+        """Whether a line without its end is a whole record; False: it is the beginning of one, and may be removed."""
+        # Only an incomplete record may be removed later, never the end of a file of another kind, nor a changed record.
         # A crash of the machine can leave zeros where the file grew before its bytes were written.
         start = line[: len(LINE_START)]
         if not LINE_START.startswith(start) and line.strip(b"\0"):
-            raise DamagedData(
-                f"{self.path} line {number} is damaged: it has no end and is not the beginning of a record. If the file "
-                "holds records, delete that line and run the evaluation again"
-            )
+            raise self._damaged(number, "it has no end and is not the beginning of a record")
+        return ENDED.search(line) is not None
+
+    def _damaged(self, number: int, reason: str) -> DamagedData:
+        text = f"{self.path} line {number} is damaged: {reason}. {_REMEDY}"
+        return DamagedData(text, path=self.path, entry=f"line {number}", remedy=_REMEDY)
 
     def _where(self, key: str) -> str:
         return f"{self.path} line {self._lines[key].number}"

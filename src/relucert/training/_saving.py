@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from relucert.core.errors import CheckpointError
+from relucert.networks.checkpoints import LONGEST_DESCRIPTION, read_tensors
 from relucert.networks.network import Network
 from relucert.records.atomic import write_atomically
+from relucert.records.untrusted import bounded_json
 
 STATE_FILE = "state.safetensors"
 
@@ -32,15 +33,19 @@ def load_state(folder: Path, net: Network, optimiser: torch.optim.Adam) -> dict[
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["about"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_tensors(path)
+        about = bounded_json(metadata["about"], "its about", longest=LONGEST_DESCRIPTION, strict=False)
+        if type(about["step"]) is not int or not isinstance(about["sums"], dict):
+            raise TypeError("its about must have the step and the sums of the epoch")
         net.load_state_dict({name[4:]: value for name, value in tensors.items() if name.startswith("net.")})
         state = optimiser.state_dict()
         state["state"] = _moments(tensors)
         optimiser.load_state_dict(state)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or belongs to another run: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or belongs to another run: {error}",
+            path=path, remedy="delete the file, and the run begins again",
+        ) from error  # fmt: skip
     return about
 
 

@@ -4,6 +4,9 @@ Sources: section 5 and appendix B of the paper, and the authors' released code f
 networks of Table 1). The networks of Tables 2 and 3 and of the l2 appendix have other settings (`TABLES_2_3`): the paper
 gives their schedule and the grids that were searched, not the chosen values. The digits are not in the paper; their
 values are ours.
+
+MMR-Universal has another source: Croce and Hein, "Provable robustness against all adversarial l_p-perturbations for p >= 1"
+(ICLR 2020), and the code and the networks that its authors have released (`UNIVERSAL`).
 """
 
 from __future__ import annotations
@@ -107,6 +110,39 @@ DIGITS = _margins("""
     2   digits  cnn  4.0  0.6    4.0  0.6
 """)
 
+
+@dataclass(frozen=True)
+class Universal:
+    """The weights of MMR in l_1 and in l_inf in the loss, and gamma = gamma_B = gamma_D of each."""
+
+    lam_1: float
+    gamma_1: float
+    lam_inf: float
+    gamma_inf: float
+
+
+#: The four networks of MMR-Universal, all of them the CNN. The values stand in the names of the released networks; the authors'
+#: README gives gamma_inf = 0.15 for MNIST in an example. Batch 128, 100 epochs, k_D = K as for Table 1. The authors' code lets
+#: the union of the units that are near in l_1 and near in l_inf enter both terms; Definition 4.1 of their paper, and this
+#: package, take the nearest of each norm. The digits are ours.
+UNIVERSAL = {
+    ("mnist", "cnn"): Universal(3.0, 1.0, 12.0, 0.175),
+    ("fmnist", "cnn"): Universal(3.0, 1.0, 40.0, 0.15),
+    ("gts", "cnn"): Universal(3.0, 6.0, 12.0, 6 / 255),
+    ("cifar10", "cnn"): Universal(1.0, 6.0, 6.0, 6 / 255),
+    ("digits", "fc1"): Universal(1.0, 1.0, 4.0, 0.2),
+    ("digits", "cnn"): Universal(1.0, 1.0, 4.0, 0.2),
+}
+#: The share of the units that enters MMR-Universal, at the beginning and at the end of a run (the authors' code).
+UNIVERSAL_SHARES = (0.20, 0.05)
+#: The radii at which MMR-Universal is evaluated, for the union of l_1, l2 and l_inf (Table 1 of its paper).
+UNION = {
+    "mnist": {1.0: 1.0, 2.0: 0.3, math.inf: 0.1},
+    "fmnist": {1.0: 1.0, 2.0: 0.3, math.inf: 0.1},
+    "gts": {1.0: 3.0, 2.0: 0.2, math.inf: 4 / 255},
+    "cifar10": {1.0: 2.0, 2.0: 0.1, math.inf: 2 / 255},
+}
+
 #: The grids of Tables 2 and 3: the values of gamma, each combined with every lambda of `GRID_LAMBDAS`; the radius of `at`.
 GRID_GAMMAS = {
     "mnist": (1.0, 1.5, 2.0), "fmnist": (0.25, 0.5, 1.0), "gts": (0.25, 0.5, 0.75), "cifar10": (0.25, 0.5, 0.75),
@@ -146,6 +182,11 @@ def default_margin(setting: Setting, scheme: str) -> Margin | None:
     return None if pair is None else pair[scheme == "mmr+at"]
 
 
+def default_universal(setting: Setting) -> Universal | None:
+    """The published values of MMR-Universal, or None where there are none."""
+    return UNIVERSAL.get((setting.data, setting.model)) if setting.recipe == "table1" else None
+
+
 def default_schedule(setting: Setting) -> Schedule:
     """k_B and k_D of MMR. Table 1: 10 % to 2 % of the units, and K; Tables 2 and 3: 10, then 1 (CNN: 400 to 100, and 10)."""
     if setting.recipe == "table1":
@@ -156,9 +197,14 @@ def default_schedule(setting: Setting) -> Schedule:
 
 
 def default_rate(setting: Setting, scheme: str) -> float:
-    """Adam's learning rate: 1e-3; less for MMR in l2 on MNIST and Fashion-MNIST, more for MMR on the small digits."""
-    if setting.data == "digits" and scheme in ("mmr", "mmr-dd", "mmr+at"):
+    """Adam's learning rate: 1e-3; less for MMR in l2 on MNIST and Fashion-MNIST, more for MMR on the small digits.
+
+    MMR-Universal: 5e-4 on MNIST and Fashion-MNIST.
+    """
+    if setting.data == "digits" and scheme in ("mmr", "mmr-dd", "mmr+at", "mmr-universal"):
         return 3e-3
+    if scheme == "mmr-universal" and setting.data in ("mnist", "fmnist"):
+        return 5e-4
     slow = {"mmr": 1e-4, "mmr-dd": 1e-4, "mmr+at": 5e-5}
     if setting.recipe == "table1" and setting.p == 2.0 and setting.data in ("mnist", "fmnist"):
         return slow.get(scheme, 1e-3)

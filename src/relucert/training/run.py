@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relucert.core.errors import FileAccessError, RunError
+from relucert.core.errors import DamagedData, FileAccessError, RunError
 from relucert.networks.network import Network
-from relucert.records.atomic import AppendFile, write_atomically
+from relucert.records.atomic import AppendFile, file_access, write_atomically
+from relucert.records.untrusted import bounded_json, reading
 from relucert.training.config import TrainConfig
 
 CONFIG_FILE, METRICS_FILE, MODEL_FILE = "config.json", "metrics.jsonl", "model.safetensors"
+LONGEST = 2**20  # bytes of the configuration, and of a line of metrics
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class RunFolder:
             write_atomically(file, json.dumps(wanted, indent=2) + "\n")
             return
         try:
-            saved = json.loads(file.read_text())
+            with file_access(file, "read"), file.open("rb") as opened:
+                saved = bounded_json(opened.read(LONGEST + 1), "it", longest=LONGEST)
             if saved == json.loads(json.dumps(wanted)):
                 return
             saved = TrainConfig.from_json(saved).to_json()  # an earlier version may have written it
@@ -67,18 +70,29 @@ class RunFolder:
             raise RunError(f"out: {self.path} holds another run ({said}): give another folder, or remove this one")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All complete lines."""
-        raw = (self.path / METRICS_FILE).read_bytes()
-        return [json.loads(line) for line in raw[: raw.rfind(b"\n") + 1].splitlines()]
+        """All complete lines; a line that is none is `DamagedData`."""
+        return [line for _, line in self._lines()]
+
+    def _lines(self) -> list[tuple[int, dict[str, Any]]]:
+        """Where every complete line of the metrics ends, and the line."""
+        found, file = [], self.path / METRICS_FILE
+        with reading(file, "restore the file from a copy, or give another folder with out"), file.open("rb") as opened:
+            for number, line in enumerate(iter(lambda: opened.readline(LONGEST + 1), b""), 1):
+                if not line.endswith(b"\n") and len(line) <= LONGEST:
+                    break  # the writer was killed
+                parsed = bounded_json(line, f"line {number}", longest=LONGEST, strict=False)
+                if not isinstance(parsed, dict) or type(parsed.get("step")) is not int or "kind" not in parsed:
+                    raise DamagedData("it must be a line of metrics, with kind and step", entry=f"line {number}")
+                found.append((opened.tell(), parsed))
+        return found
 
     def rewind(self, step: int) -> None:
         """Delete the metrics of all steps after `step`, which are about to be repeated."""
-        raw = (self.path / METRICS_FILE).read_bytes()
         size = 0
-        for line in raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True):
-            if json.loads(line)["step"] > step:
+        for end, line in self._lines():
+            if line["step"] > step:
                 break
-            size += len(line)
+            size = end
         self._metrics.truncate(size)
 
     def log(self, **line: Any) -> dict[str, Any]:

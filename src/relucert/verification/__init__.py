@@ -2,7 +2,8 @@
 
 The way of one input through `certify(net, x, y, ball, "auto")`, file by file, in reading order:
 
-1. `certify`: checks the arguments, looks the method up and hands batches of inputs to its verifier.
+1. `certify`: checks the arguments, looks the method up and hands batches of inputs to its verifier; `decisions` yields what is
+   decided, one input after the other. For several balls `_union` does so ball after ball.
 2. `registry`: the methods by name, each with its verifier and its radius method; `Auto` is a list of verifiers, each of which
    sees what those before it have left open.
 3. `verifier`: `Query` is network, float64 copy, inputs, balls and property, made once; `Budget` is the time.

@@ -23,16 +23,19 @@ from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
+from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.norms import dual
 from relucert.core.results import RadiusInterval
 from relucert.core.verdict import Reason
+from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
-from relucert.verification.verifier import Budget, Decision, Outcome, Query
+from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
 
+BATCH = 100  # inputs whose radii are found together
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
 
 
@@ -65,9 +68,16 @@ class RegionTheorem(_Named):
         found.seconds += (time.monotonic() - started) / len(query)
         yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
-        """The intervals of the theorem."""
-        return self.method.radius(query.net, query.x, query.y, query.p, query.sides)
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
+        """The intervals of the theorem, which is about real arithmetic."""
+        if query.strict:
+            raise InvalidInput(
+                f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
+            )
+        return Intervals.by_batches(query, BATCH, self._radius)
+
+    def _radius(self, part: Query) -> RadiusInterval:
+        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
 
     def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
         """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
@@ -90,6 +100,18 @@ class RegionTheorem(_Named):
             proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
+
+
+@dataclass(frozen=True)
+class UniversalTheorem(RegionTheorem):
+    """The radius of every l_p from distances in l_1 and l_inf as a verifier and as a radius method."""
+
+    method: Universal  # type: ignore[assignment]
+
+    def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
+        proved = self.method.radius(query.net, query.x, query.y, query.p).lower
+        _, values, _ = LinearRegion.evaluated(query.double, query.wide)
+        return proved > query.ball.radii(query.wide), _region_margins(query, values)
 
 
 def _region_margins(query: Query, values: list[Tensor]) -> Margins:

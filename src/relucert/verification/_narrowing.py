@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.bounding.methods.crown import CROWN
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
-from relucert.core.results import RadiusInterval, Verdict, concatenate, meets
+from relucert.core.results import RadiusInterval, Verdict, meets
 from relucert.core.rounding import cast_up, length_up
+from relucert.verification._incomplete import BATCH
 from relucert.verification._search import RadiusSearch
 from relucert.verification._upper import ROUNDING, attacked, refuse_contradictions
 from relucert.verification.bab.bab import BaB
-from relucert.verification.verifier import Budget, Query, SavedSubproblems, Verifier
+from relucert.verification.verifier import Budget, Intervals, Query, SavedSubproblems, Verifier
 
-BATCH = 100
 ROUNDS = 60
 SHARE = 0.5  # of the time that an input has left, for one radius
 
@@ -39,17 +40,18 @@ class RadiusNarrowing:
 
     method: BaB
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The interval of every input, to a relative width of `tol` or until its seconds are spent."""
-        found = []
-        for part in query.split(BATCH):
+        for index in torch.arange(len(query)).split(BATCH):
+            part = query.restrict(index.to(query.x.device))
             started = time.monotonic()
-            first = attacked(part, RadiusSearch(CROWN()).radius(part, budget, tol), "best")
+            first = Intervals.joined(RadiusSearch(CROWN()).intervals(part, budget, tol))
+            first = attacked(part, first, "best")
             spent = torch.full_like(first.lower, (time.monotonic() - started) / len(part))
             first = replace(first, seconds=spent)
             limit = float(torch.as_tensor(budget.seconds).amin())
-            found.append(Narrowing(part, self.method, first, limit, tol).run())
-        return concatenate(found)
+            for places, found in Narrowing(part, self.method, first, limit, tol).run():
+                yield Intervals(index[places], found)
 
 
 class Narrowing:
@@ -62,6 +64,7 @@ class Narrowing:
         self.query, self.method, self.limit, self.tol = query, method, limit, tol
         self.lower, self.upper = first.lower.double(), first.upper.double()
         self.witness = torch.full_like(query.x, math.nan) if first.witness is None else first.witness.clone()
+        self.arithmetic = list(first.arithmetic)
         self.blocked = torch.full_like(self.lower, math.inf)
         self.hits = torch.zeros_like(self.lower)
         self.seconds = first.seconds.double()
@@ -79,8 +82,9 @@ class Narrowing:
             # Rounded to the input's dtype the radius may have become a little smaller.
             self.open[index[self.lower[index] >= radii[index] * (1 - 1e-6)]] = False
 
-    def run(self) -> RadiusInterval:
-        """Try radii until every interval is narrow."""
+    def run(self) -> Iterator[Intervals]:
+        """Try radii until every interval is narrow; intervals come as soon as no radius of theirs will be tried any more."""
+        done = torch.zeros_like(self.open)
         endless = (self.open & self.upper.isinf() & self.reach.isfinite() & (self.seconds < self.limit)).nonzero()[:, 0]
         if len(endless):
             self._try(endless, self.reach[endless], self.method)
@@ -88,16 +92,28 @@ class Narrowing:
             top = torch.minimum(self.upper, self.blocked)
             wide = (top > self.lower * (1 + self.tol)) & top.isfinite()
             index = (self.open & wide & (self.seconds < self.limit)).nonzero()[:, 0]
+            ended = (~done).index_fill(0, index, False)
+            if bool(ended.any()):
+                done |= ended
+                yield self._intervals(ended)
             if len(index) == 0:
-                break
+                return
             self._try(index, self._trial(index), self.method)
+        yield self._intervals(~done)
+
+    def _intervals(self, which: Bool[Tensor, " batch"]) -> Intervals:
+        """The intervals of some inputs as they are."""
+        index = which.nonzero()[:, 0]
         # A proved radius that is cut back to a witness by more than the tolerance is not exact.
         dtype = self.query.x.dtype
-        proved, upper = -cast_up(-self.lower, dtype), self.upper.to(dtype)
+        proved, upper = -cast_up(-self.lower[index], dtype), self.upper[index].to(dtype)
         lower = torch.minimum(proved, upper)
         exact = meets(lower, upper) & meets(upper, proved) & (upper.isfinite() | lower.isinf())
-        return RadiusInterval(
-            lower, upper, exact, self.witness, self.seconds.to(dtype), [spec(self.method)] * len(lower)
+        names = [spec(self.method)] * len(index)
+        arithmetic = [self.arithmetic[i] for i in index.tolist()]
+        seconds = self.seconds[index].to(dtype)
+        return Intervals(
+            index.cpu(), RadiusInterval(lower, upper, exact, self.witness[index], seconds, names, arithmetic)
         )
 
     def _trial(self, index: Tensor) -> Tensor:
@@ -124,8 +140,10 @@ class Narrowing:
             if found.saved is not None:
                 self.saved[i], self.saved_at[i] = found.saved, radius
             if found.verdict is Verdict.ROBUST:
-                proved = math.inf if radius >= self.reach[i] else radius
-                self.lower[i] = max(float(self.lower[i]), float(proved))
+                proved = float(math.inf if radius >= self.reach[i] else radius)
+                if proved > float(self.lower[i]):
+                    covered = "executed" if self.query.strict else found.arithmetic
+                    self.lower[i], self.arithmetic[i] = proved, covered
             elif found.witness is not None:
                 self._falsified(i, found.witness)
             else:

@@ -20,7 +20,7 @@ def refuse_executed(arithmetic: str) -> None:
 
 
 @torch.no_grad()
-def interval(question: ScaledQuestion, found: RadiusInterval, y: Tensor) -> RadiusInterval:
+def scaled_interval(question: ScaledQuestion, found: RadiusInterval, y: Tensor) -> RadiusInterval:
     """The intervals of the original network, in units of the scale.
 
     A proved radius holds around the centre that rounding has moved, so it is reduced by that move; witnesses are those that

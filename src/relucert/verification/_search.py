@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,19 +19,18 @@ from torch import Tensor
 from relucert.bounding.preactivations import Bounding
 from relucert.core.ball import Ball
 from relucert.core.methods import spec
-from relucert.core.results import RadiusInterval, concatenate, meets
+from relucert.core.results import RadiusInterval, meets
 from relucert.core.rounding import cast_up
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
-from relucert.verification._incomplete import proved_margins
+from relucert.verification._incomplete import BATCH, proved_margins
 from relucert.verification._upper import refuse_contradictions
-from relucert.verification.verifier import Budget, Query
+from relucert.verification.verifier import Budget, Intervals, Query
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
 ROUNDS = 40
 POWER = 5.0  # of the radius, with which relaxations lose the lead, as long as one margin is known
 POWERS = (1.5, 8.0)  # its range when two are known
-BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,42 @@ class RadiusSearch:
 
     method: Bounding
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The interval of every input: `lower` by the bound, `upper` by the witness of the region theorem, if it has one."""
-        return concatenate([self._piece(part) for part in query.split(BATCH)])
+        return Intervals.by_batches(query, BATCH, self._piece)
 
     @torch.no_grad()
     def _piece(self, query: Query) -> RadiusInterval:
         started, name, dtype = time.perf_counter(), [spec(self.method)] * len(query), query.x.dtype
-        first = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
-        searched = -cast_up(-_Search(query, self.method).run(), dtype)
+        first = theorem(query)
+        search = _Search(query, self.method)
+        searched = -cast_up(-search.run(), dtype)
         # The proved margins cover rounding in every dtype, so nothing explains a witness inside.
         refuse_contradictions(searched, first.upper, name)
         lower = torch.maximum(searched, first.lower)
+        covered = (search.covered & (searched >= first.lower) & (searched > 0)).tolist()
         seconds = torch.full_like(lower, (time.perf_counter() - started) / max(1, len(query)))
         exact = meets(lower, first.upper) & (first.upper.isfinite() | lower.isinf())
-        return RadiusInterval(lower, first.upper, exact, first.witness, seconds, name)
+        arithmetic = ["executed" if each else "real" for each in covered]
+        return RadiusInterval(lower, first.upper, exact, first.witness, seconds, name, arithmetic)
+
+
+def theorem(query: Query) -> RadiusInterval:
+    """The intervals of the region theorem with one region; in a strict query its lower ends prove nothing and are zero."""
+    found = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    if not query.strict:
+        return found
+    return replace(found, lower=torch.zeros_like(found.lower), exact=found.upper == 0)
 
 
 class _Search:
-    """Radii that were proved, radii that failed, and the margins at both."""
+    """Radii that were proved, radii that failed, and the margins at both; `covered`: where proofs hold as executed."""
 
     def __init__(self, query: Query, method: Bounding):
         self.query, self.method = query, method
         self.proved = query.wide.new_zeros(len(query))
         self.failed = torch.full_like(self.proved, math.inf)
+        self.covered = torch.zeros_like(query.holds)
         self.above = query.prop.margins(query.double(query.wide)).amin(1)
         self.below, self.lead = torch.full_like(self.proved, -math.inf), self.above.clone()
         self.width, self.slow = torch.full_like(self.proved, math.inf), torch.zeros_like(self.proved)
@@ -91,6 +103,8 @@ class _Search:
         lead = rows[..., 1 if part.strict else 0].nan_to_num(-math.inf, math.inf, -math.inf).amin(1).clamp(min=-1e30)
         proved = part.proves(rows).all(1)
         eps = torch.where(proved & (eps >= self.reach[index]), math.inf, eps)
+        new = proved & (eps > self.proved[index])
+        self.covered[index[new]] = (rows[..., 1] > 0).all(1)[new]
         for which, end, value in ((proved, self.proved, self.above), (~proved, self.failed, self.below)):
             place, old = index[which], end[index[which]]
             # A bound need not be monotone: what is proved at a larger radius than one that failed is proved all the same.

@@ -36,7 +36,7 @@ def attacked(query: Query, found: RadiusInterval, attack: str | Method) -> Radiu
     exact = torch.where(nearer, meets(lower, upper) & meets(upper, found.lower), found.exact)
     known = torch.full_like(x, torch.nan) if found.witness is None else found.witness
     witness = torch.where(nearer.reshape(-1, *(1,) * (x.dim() - 1)), result.x, known)
-    return RadiusInterval(lower, upper, exact, witness, seconds, found.method)
+    return RadiusInterval(lower, upper, exact, witness, seconds, found.method, found.arithmetic)
 
 
 def refuse_contradictions(lower: Tensor, upper: Tensor, methods: list[str], slack: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""`bounds`: intervals of every unit and every logit over a ball, for users who build on them."""
+"""`bounds`: intervals of every unit and every logit over a ball, rounded outwards, for users who build on them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from relucert.verification.registry import BOUNDING
 def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method: str | Method = "crown") -> UnitBounds:
     """Intervals of the inputs of every switching node, by the node's index in the graph, and of the logits, over the ball.
 
-    They are computed in the network's dtype and not widened by its rounding: for verdicts see `certify`. Where nothing is
-    known, as over an unbounded set, they are infinite.
+    They are computed in the network's dtype and rounded outwards: they hold for the network in real arithmetic with the stored
+    weights, and for the network as it runs in its dtype. Where nothing is known, as over an unbounded set, they are infinite.
+    They have no gradient: methods whose bounds have one give it in `units` and `solve`, where rounding is not charged.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -39,7 +40,9 @@ def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method
     ball.check(x)
     eye = torch.eye(net.classes, dtype=x.dtype, device=x.device)
     rows = torch.cat([eye, -eye]).expand(len(x), -1, -1)
-    found, ends = chosen.solve(net, x, ball, Property(rows.contiguous(), rows.new_zeros(len(x), 2 * net.classes)))
-    low, high = ends.split(net.classes, 1)
+    prop = Property(rows.contiguous(), rows.new_zeros(len(x), 2 * net.classes))
+    # With the dtype that the network runs in, rounding is charged as it is for verdicts.
+    found, margins = chosen.prove(net, chosen.start(net, x, ball, net.dtype), x, ball, prop)
+    low, high = margins.executed.split(net.classes, 1)
     logits = found.logits.known().meet(Interval(low, -high).known())
     return UnitBounds({index: within.known() for index, within in found.inputs.items()}, logits)

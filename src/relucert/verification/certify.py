@@ -1,5 +1,7 @@
 """`certify`: is the decision the same all over a ball? ROBUST is a proof, and anything less is not called so.
 
+`decisions` is the same question, answered input by input as the decisions are made.
+
 ROBUST means: the network of real arithmetic with the stored weights keeps its decision at every input of the ball inside the
 box, and so does the network as it runs in its own dtype, in whatever order sums are evaluated. Bounds are computed in float64;
 the margin that is reported is what is left of them after a bound on their own rounding error, and it must exceed a bound on the
@@ -10,7 +12,7 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -19,13 +21,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from relucert.core.ball import Ball, as_ball
-from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method
+from relucert.core.errors import Interrupted, InvalidInput
+from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
+from relucert.networks.execution import require_full_precision
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import certificate, refuse_executed
+from relucert.verification._union import decide_union
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier
 
@@ -35,7 +39,7 @@ def certify(
     net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
-    ball: Ball,
+    ball: Ball | Sequence[Ball],
     method: str | Method = "auto",
     timeout: float | None = None,
     targets: Int[Tensor, " batch specs"] | None = None,
@@ -49,46 +53,102 @@ def certify(
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
     the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. The ball may have a scale.
 
+    Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
+    has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
+
+    `decisions` takes the same arguments and gives one decision after the other. If the call is interrupted (Ctrl-C), it raises
+    `Interrupted`, a `KeyboardInterrupt` whose `result` is the certificate with what is decided so far; all other inputs are
+    UNKNOWN with the reason "interrupted".
+
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
     >>> found = certify(net, data.x_test[:5], net.predict(data.x_test[:5]), rc.Ball(2, 1e-4), "crown")
     >>> [str(verdict) for verdict in found.verdict]
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
+    net = as_network(net, x)
+    if isinstance(ball, Ball) and ball.scale is not None:
+        refuse_executed(arithmetic)
+        net.check(x, y)
+        net.require_eval("a certificate")
+        given = as_ball(ball, net.box)
+        question = scaled(net, x, given)
+        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch)
+        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
+        return certificate(question, answer, query.prop, query.holds)
+    found: dict[int, Decision] = {}
+    try:
+        for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic):
+            found[decision.index] = decision
+    except KeyboardInterrupt as stopped:
+        raise _interrupted(x, found, method) from stopped
+    return _certificate(x, found.values())
+
+
+@outside_inference
+def decisions(
+    net: nn.Module,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"],
+    ball: Ball | Sequence[Ball],
+    method: str | Method = "auto",
+    timeout: float | None = None,
+    targets: Int[Tensor, " batch specs"] | None = None,
+    batch: int = 100,
+    arithmetic: Literal["real", "executed"] = "real",
+) -> Iterator[Decision]:
+    """The question of `certify`, as an iterator: a `Decision` for every input, each as soon as it is made.
+
+    `Decision.index` is the position of the input; decisions come in no particular order, cheap ones of a batch first. What was
+    yielded is final, so a loop may be left at any time: the inputs that are missing are not decided. Arguments are checked, and
+    the network is evaluated at the inputs, before the first step.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> x = data.x_test[:5]
+    >>> for found in decisions(net, x, net.predict(x), rc.Ball(2, 1e-4), "crown", batch=2):
+    ...     print(found.index, found.verdict, found.arithmetic)
+    ...     if found.index == 2:
+    ...         break
+    0 robust executed
+    1 robust executed
+    2 robust executed
+    """
     chosen, entry = find(method)
     net = as_network(net, x)
-    ball = as_ball(ball, net.box)
     net.check(x, y)
     net.require_eval("a certificate")
-    if ball.scale is not None:
-        refuse_executed(arithmetic)
-        question, plain = scaled(net, x, ball), replace(ball, scale=None)
-        found = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch)
-        query = Query.of(net, x, y, plain, targets, batch)
-        return certificate(question, found, query.prop, query.holds)
-    ball.check(x)
+    require_full_precision(net, "a certificate")
+    balls = [as_ball(each, net.box) for each in (ball if isinstance(ball, list | tuple) else [ball])]
+    if not balls:
+        raise InvalidInput(f"ball must be a ball or several, got {ball!r}")
+    for each in balls:
+        each.check(x)
+        if each.box is None and bool(each.radii(x).isinf().any()):
+            raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
     if timeout is not None and not timeout > 0:
         raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
-    if ball.box is None and bool(ball.radii(x).isinf().any()):
-        raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if targets is not None and not entry.targets:
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
-    if len(x) == 0:
-        return Certificate([], x.new_zeros(0), None, [], x.new_zeros(0))
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
-    query = replace(Query.of(net, x, y, ball, targets, batch), strict=arithmetic == "executed")
-    budget = Budget(math.inf if timeout is None else timeout)
-    return _certificate(x, decide(query, entry.verifier(chosen), budget, batch))
+    query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
+    budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
+    if len(balls) == 1:
+        return decide(query, verifier, budget, batch)
+    queries = [replace(query, ball=each.beside(x)) for each in balls]
+    return decide_union(queries, lambda part, left: decide(part, verifier, left, batch), budget, batch)
 
 
+@torch.inference_mode(mode=False)
+@torch.no_grad()
 def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:
     """The decisions of a verifier about all inputs, `batch` of them at a time, each as soon as it is made.
 
     Inputs that violate the property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are
-    open when the deadline of the budget passes have no decision.
+    open when the deadline of the budget passes have no decision. Every step leaves inference mode.
     """
     start = 0
     for part in query.split(batch):
@@ -109,7 +169,17 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
         start += len(part)
 
 
-def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision]) -> Certificate:
+def _interrupted(
+    x: Float[Tensor, " batch *input"], found: dict[int, Decision], method: str | Method
+) -> Interrupted[Certificate]:
+    """What an interrupted call raises: the decisions so far, and UNKNOWN for all other inputs."""
+    name, why = spec(find(method)[0]), Reason.INTERRUPTED
+    missing = (Decision(i, Verdict.UNKNOWN, -math.inf, name, 0.0, reason=why) for i in range(len(x)) if i not in found)
+    every = _certificate(x, [*found.values(), *missing])
+    return Interrupted(f"interrupted: {len(found)} of {len(x)} inputs are decided", every)
+
+
+def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterable[Decision]) -> Certificate:
     """The certificate of decisions about all inputs."""
     found = sorted(decisions, key=lambda decision: decision.index)
     witness = torch.full_like(x, math.nan)
@@ -126,4 +196,5 @@ def _certificate(x: Float[Tensor, " batch *input"], decisions: Iterator[Decision
         claim=[decision.claim for decision in found],
         executed=torch.tensor([decision.executed for decision in found], dtype=torch.float64, device=x.device),
         computed=torch.tensor([decision.computed for decision in found], dtype=torch.float64, device=x.device),
+        ball=[decision.ball for decision in found],
     )

@@ -1,9 +1,11 @@
-"""`radius`: an interval around the distance to the nearest change of decision, by any method."""
+"""`radius`: an interval around the distance to the nearest change of decision; `intervals`: one interval after the other."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -11,16 +13,19 @@ from torch import Tensor, nn
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.ball import PIXELS, Ball
-from relucert.core.errors import InvalidInput
-from relucert.core.methods import Method, parse
+from relucert.core.errors import Interrupted, InvalidInput
+from relucert.core.methods import Method, parse, spec
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
+from relucert.networks.execution import require_full_precision
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.scaled import scaled
-from relucert.verification._scaled import interval
+from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Query
+from relucert.verification.verifier import Budget, Intervals, Query
+
+INTERRUPTED = "interrupted: "
 
 
 @outside_inference
@@ -34,6 +39,7 @@ def radius(
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
+    arithmetic: Literal["real", "executed"] = "real",
     scale: Any = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
@@ -53,25 +59,69 @@ def radius(
 
     With an `attack` on the nearest points (see `minimal_attack`) the better of its witness and the method's is the upper end.
 
+    `lower` is proved for the stored weights in real arithmetic; `RadiusInterval.arithmetic` says where the proof covers the
+    network as executed in its dtype as well, and `arithmetic="executed"` asks for that, of every method but `region`.
+
+    `intervals` takes the same arguments and gives one interval after the other. If the call is interrupted (Ctrl-C), it raises
+    `Interrupted`, a `KeyboardInterrupt` whose `result` has the intervals that are known by then; all other inputs have the
+    interval [0, inf], and their method begins with "interrupted: ".
+
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
     >>> found = radius(net, data.x_test[:10], p=2, method="region(regions=5)")
     >>> bool((found.lower > 0).all()), bool((found.lower <= found.upper).all())
     (True, True)
     """
+    net = as_network(net, x)
+    if scale is not None:
+        refuse_executed(arithmetic)
+        net.check(x, y)
+        net.require_eval("a radius")
+        question = scaled(net, x, Ball(p, math.inf, net.box if box is PIXELS else box, scale=scale))
+        labels = net.predict(x) if y is None else y
+        answer = radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
+        return scaled_interval(question, answer, labels)
+    found: list[Intervals] = []
+    try:
+        for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic):
+            found.append(Intervals(torch.tensor([index]), interval))
+    except KeyboardInterrupt as stopped:
+        raise _interrupted(x, found, spec(find(method)[0])) from stopped
+    return Intervals.joined(found) if found else _unknown(x[:0], "")
+
+
+@outside_inference
+def intervals(
+    net: nn.Module,
+    x: Float[Tensor, " batch *input"],
+    y: Int[Tensor, " batch"] | None = None,
+    p: float = 2,
+    box: Any = PIXELS,
+    method: str | Method = "region",
+    attack: str | Method | None = None,
+    tol: float = 0.01,
+    timeout: float | None = None,
+    arithmetic: Literal["real", "executed"] = "real",
+) -> Iterator[tuple[int, RadiusInterval]]:
+    """The question of `radius`, as an iterator: the position of an input and its interval, each as soon as it is known.
+
+    Intervals are batches of one and come in no particular order. What was yielded is final, so a loop may be left at any time.
+    Arguments are checked before the first step.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
+    >>> for index, found in intervals(net, data.x_test[:3], method="crown"):
+    ...     print(index, found.arithmetic, float(found.lower) > 0)
+    0 ['executed'] True
+    1 ['executed'] True
+    2 ['executed'] True
+    """
     chosen, entry = find(method)
     p, net = check_p(p), as_network(net, x)
     box = net.box if box is PIXELS else box
     net.check(x, y)
     net.require_eval("a radius")
-    if scale is not None:
-        question = scaled(net, x, Ball(p, math.inf, box, scale=scale))
-        labels = net.predict(x) if y is None else y
-        return interval(
-            question,
-            radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout),
-            labels,
-        )
+    require_full_precision(net, "a radius")
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")
@@ -79,11 +129,38 @@ def radius(
         raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
+    if arithmetic not in ("real", "executed"):
+        raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
     if len(x) == 0:
-        none = x.new_zeros(0)
-        return RadiusInterval(none, none, torch.zeros(0, dtype=torch.bool), None, none, [])
+        return iter(())
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
-    query = Query.of(net, x, labels, Ball(p, math.inf, box))
-    found = entry.radius(chosen).radius(query, Budget(math.inf if timeout is None else timeout), tol)
-    return found if attack is None else attacked(query, found, attack)
+    query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
+    budget = Budget(math.inf if timeout is None else timeout)
+    return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
+
+
+@torch.inference_mode(mode=False)
+@torch.no_grad()
+def _steps(
+    query: Query, parts: Iterator[Intervals], attack: str | Method | None
+) -> Iterator[tuple[int, RadiusInterval]]:
+    """Input by input, after the attack; every step leaves inference mode."""
+    for index, found in parts:
+        ended = found if attack is None else attacked(query.restrict(index.to(query.x.device)), found, attack)
+        for place, i in enumerate(index.tolist()):
+            yield i, ended[place]
+
+
+def _interrupted(x: Tensor, found: list[Intervals], name: str) -> Interrupted[RadiusInterval]:
+    """What an interrupted call raises: the intervals so far, and [0, inf] for all other inputs."""
+    known = torch.cat([torch.zeros(0, dtype=torch.long), *(part.index for part in found)])
+    missing = torch.ones(len(x), dtype=torch.bool).index_fill(0, known, False).nonzero()[:, 0]
+    every = [*found, Intervals(missing, _unknown(x[missing.to(x.device)], f"{INTERRUPTED}{name}"))]
+    return Interrupted(f"interrupted: {len(known)} of {len(x)} intervals are known", Intervals.joined(every))
+
+
+def _unknown(x: Tensor, name: str) -> RadiusInterval:
+    """Intervals of which nothing is known."""
+    zero = x.new_zeros(len(x))
+    return RadiusInterval(zero, zero + math.inf, zero > 0, None, zero, [name] * len(x))

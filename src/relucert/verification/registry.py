@@ -28,8 +28,9 @@ from relucert.bounding.preactivations import Bounding
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
+from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
-from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound
+from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
@@ -166,6 +167,7 @@ ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
         Entry(Region, RegionTheorem, RegionTheorem, targets=False),
+        Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
         Entry(CROWN, Bound, RadiusSearch),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int, Int8
@@ -21,7 +21,7 @@ from torch import Tensor
 from relucert.core.ball import Ball
 from relucert.core.norms import norm
 from relucert.core.properties import Property, against, class_stays
-from relucert.core.results import RadiusInterval, Verdict
+from relucert.core.results import RadiusInterval, Verdict, concatenate
 from relucert.core.verdict import arithmetic_of, rounding_of
 from relucert.networks.network import Network, in_double
 
@@ -84,8 +84,8 @@ class Query:
     network as executed in its dtype as well.
 
     What is known already: `row_margins` has proved margins of single rows, for real arithmetic and for the executed network,
-    or is None if no bound has been computed; `saved` has, by position in the batch, the subproblems that branch and bound at
-    a larger ball left open.
+    and the bounds as computed if they are known (NaN if not), or is None if no bound has been computed; `saved` has, by
+    position in the batch, the subproblems that branch and bound at a larger ball left open.
     """
 
     net: Network
@@ -97,7 +97,7 @@ class Query:
     holds: Bool[Tensor, " batch"]
     about_class: bool = True
     strict: bool = False
-    row_margins: Float[Tensor, " batch specs 2"] | None = None
+    row_margins: Float[Tensor, " batch specs columns"] | None = None
     saved: Mapping[int, SavedSubproblems] = field(default_factory=dict)
 
     @classmethod
@@ -124,8 +124,11 @@ class Query:
     def __len__(self) -> int:
         return len(self.x)
 
-    def proves(self, margins: Float[Tensor, " *shape 2"]) -> Bool[Tensor, " *shape"]:
-        """Which margins, proved for real arithmetic and for the executed network, decide the query; NaN proves nothing."""
+    def proves(self, margins: Float[Tensor, " *shape columns"]) -> Bool[Tensor, " *shape"]:
+        """Which margins decide the query; the first two columns are proved for real arithmetic and for the executed network.
+
+        NaN proves nothing.
+        """
         return margins[..., 1 if self.strict else 0] > 0
 
     @cached_property
@@ -217,11 +220,11 @@ class Decision:
     network as executed in its dtype, `computed` the bound before rounding was charged. `witness` is given if and only if the
     verdict is VULNERABLE; `method` is the text of the method that decided, or of the last one that tried; `seconds` is the
     input's share of the time. `reason` says why the input is UNKNOWN, `claim` names the solver that claims without proof that
-    it is robust, `timed` says that a clock ended the search.
+    it is robust, `timed` says that a clock ended the search. `ball` is the position of the ball that decided, if the query is
+    about the union of several.
 
-    For a verifier that carries on: `row_margins` are proved margins of single rows of the property, for real arithmetic and for
-    the executed network, None without any bound; `saved` are the subproblems that branch and bound left open; `nodes` counts
-    its subproblems.
+    For a verifier that carries on: `row_margins` are the margins of single rows of the property, as in `Query`; `saved` are the
+    subproblems that branch and bound left open; `nodes` counts its subproblems.
     """
 
     index: int
@@ -235,7 +238,8 @@ class Decision:
     reason: str = ""
     claim: str = ""
     timed: bool = False
-    row_margins: Float[Tensor, " specs 2"] | None = None
+    ball: int = 0
+    row_margins: Float[Tensor, " specs columns"] | None = None
     saved: SavedSubproblems | None = None
     nodes: int = 0
 
@@ -271,12 +275,33 @@ class Verifier(Protocol):
 class RadiusMethod(Protocol):
     """Finds intervals around the distance to the nearest change of decision."""
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
-        """The interval of every input; the ball of the query is its norm and box with an infinite radius.
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
+        """The interval of every input once, some at a time, as soon as they are known.
 
-        `tol` is the relative width at which a method that narrows intervals may stop.
+        The ball of the query is its norm and box with an infinite radius. `tol` is the relative width at which a method that
+        narrows intervals may stop. In a strict query lower ends hold for the network as executed in its dtype.
         """
         ...
+
+
+class Intervals(NamedTuple):
+    """The intervals of the inputs at some positions of a query."""
+
+    index: Int[Tensor, " n"]
+    found: RadiusInterval
+
+    @staticmethod
+    def by_batches(query: Query, size: int, radius: Callable[[Query], RadiusInterval]) -> Iterator[Intervals]:
+        """The intervals that a function finds for at most `size` inputs at a time."""
+        for index in torch.arange(len(query)).split(size):
+            yield Intervals(index, radius(query.restrict(index.to(query.x.device))))
+
+    @staticmethod
+    def joined(parts: Iterable[Intervals]) -> RadiusInterval:
+        """The intervals of all inputs, in the order of the inputs."""
+        every = list(parts)
+        order = torch.cat([part.index for part in every]).argsort()
+        return concatenate([part.found for part in every])[order]
 
 
 @dataclass(eq=False)
@@ -297,7 +322,7 @@ class Outcome:
     seconds: Float[Tensor, " batch"]
     nodes: Int[Tensor, " batch"]
     timed: Bool[Tensor, " batch"]
-    row_margins: Float[Tensor, " batch specs 2"] | None = None
+    row_margins: Float[Tensor, " batch specs columns"] | None = None
     saved: dict[int, SavedSubproblems] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     claims: dict[int, str] = field(default_factory=dict)
@@ -321,8 +346,10 @@ class Outcome:
     ) -> None:
         """Take note of proved margins of all rows, and of the inputs that they prove; NaN proves nothing."""
         least = rows.nan_to_num(-math.inf, math.inf, -math.inf).amin(1).double()
-        self.proved, self.row_margins = proved, rows
+        self.proved = proved
         self.margin, self.executed = least.unbind(1)
+        third = torch.full_like(rows[..., 0], math.nan) if computed is None else computed.detach().to(rows)
+        self.row_margins = torch.cat([rows, third.unsqueeze(-1)], -1)
         if computed is not None:
             self.computed = computed.detach().nan_to_num(-math.inf, math.inf, -math.inf).amin(1).double()
 
@@ -336,6 +363,7 @@ class Outcome:
         for place in places:
             falsified, proved = bool(self.falsified[place]), bool(self.proved[place])
             margins = [float(part[place]) for part in (self.margin, self.executed)]
+            computed = float(self.computed[place])
             # A proof and a witness exclude each other; the margin of a bound that proves nothing says nothing either.
             most = 0.0 if falsified else math.inf
             margin, executed = (-math.inf if math.isnan(part) else min(part, most) for part in margins)
@@ -346,7 +374,7 @@ class Outcome:
                 verdict=verdict,
                 margin=margin,
                 executed=executed,
-                computed=float(self.computed[place]),
+                computed=-math.inf if math.isnan(computed) else computed,
                 method=method,
                 seconds=float(self.seconds[place]),
                 witness=self.witness[place].to(dtype) if falsified else None,

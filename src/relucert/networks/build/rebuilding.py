@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from relucert.core.errors import CheckpointError
+from relucert.core.errors import CheckpointError, InvalidInput
+from relucert.networks.build._description import check_description
 from relucert.networks.layers.family import Restored
 from relucert.networks.layers.table import restoring
 from relucert.networks.network import Network
@@ -57,10 +60,16 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     """The network of a description."""
     try:
+        check_description(description, tensors)
         module = Rebuilt(description, tensors)
+        module.check_shapes(description)
         net = Network(module, description["input_shape"], tensors.get("mean"), tensors.get("std"))
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"the description of the network does not fit its tensors: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # torch's layers raise many kinds of errors for wrong numbers
+        raise CheckpointError(
+            f"the description of the network does not fit its tensors: {error}", entry="description"
+        ) from error
     if "box" in description:
         net.box = None
     return net.eval()
@@ -90,8 +99,28 @@ class Rebuilt(nn.Module):
             self.layers.append(known[entry["kind"]](Restored(entry["settings"], weights, shapes)))
             self.inputs.append(entry["inputs"])
 
+    @torch.no_grad()
+    def check_shapes(self, description: dict[str, Any]) -> None:
+        """Raise unless every layer makes the shape that the description says; no numbers are computed."""
+        shapes = [tuple(entry["shape"]) for entry in description["nodes"]]
+        training = self.training
+        self.eval()
+        values = [torch.empty(2, *shapes[0], device="meta")]
+        for place, (layer, inputs) in enumerate(zip(self.layers, self.inputs, strict=True), 1):
+            held = {name: value.to("meta") for name, value in (*layer.named_parameters(), *layer.named_buffers())}
+            value = functional_call(layer, held, tuple(values[i].to(_dtype(held)) for i in inputs))
+            if tuple(value.shape) != (2, *shapes[place]):
+                raise InvalidInput(f"node {place} must have shape {shapes[place]}, got {tuple(value.shape[1:])}")
+            values.append(value)
+        self.train(training)
+
     def forward(self, x: Tensor) -> Tensor:
         values = [x]
         for layer, inputs in zip(self.layers, self.inputs, strict=True):
             values.append(layer(*(values[i] for i in inputs)))
         return values[-1]
+
+
+def _dtype(held: dict[str, Tensor]) -> torch.dtype:
+    """The dtype of a layer's numbers."""
+    return next((value.dtype for value in held.values() if value.is_floating_point()), torch.float32)

@@ -83,7 +83,7 @@ def _batch_norm_module(t: Builder, part: Any, z: Traced) -> Traced:
 def _restored(given: Restored) -> nn.Module:
     kind = nn.BatchNorm2d if len(given.in_shapes[0]) == 3 else nn.BatchNorm1d
     eps = given.settings["eps"]
-    layer = kind(given.in_shapes[0][0], eps=eps, affine="weight" in given.tensors or "bias" in given.tensors)
+    layer = kind(given.tensors["mean"].numel(), eps=eps, affine="weight" in given.tensors or "bias" in given.tensors)
     for role in {"weight", "bias"} - set(given.tensors):
         layer.register_parameter(role, None)
     return with_tensors(layer, given.tensors, {"mean": "running_mean", "var": "running_var"})

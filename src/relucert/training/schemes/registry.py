@@ -14,6 +14,7 @@ from relucert.training.schemes.plain import PlainTraining
 from relucert.training.schemes.scheme import Scheme
 from relucert.training.schemes.spectral import SpectralTraining
 from relucert.training.schemes.stability import StabilityTraining
+from relucert.training.schemes.universal import MMRUniversalTraining
 
 SCHEMES: dict[str, type[Scheme]] = {
     kind.name: kind
@@ -23,6 +24,7 @@ SCHEMES: dict[str, type[Scheme]] = {
         MMRTraining,
         MMRDDTraining,
         MMRATTraining,
+        MMRUniversalTraining,
         CrossLipschitzTraining,
         KWTraining,
         IBPTraining,

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
@@ -96,11 +97,11 @@ class _Problem:
     row: int
     leaves: list[tuple[float, int, int]] = field(default_factory=list)
     closed: bool = False
-    proved: list[float] = field(default_factory=lambda: [math.inf, math.inf])
+    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
 
-    def close(self, margin: float, executed: float) -> None:
-        """A subproblem is proved: the problem's margins are the smallest of its subproblems'."""
-        self.proved = [min(self.proved[0], margin), min(self.proved[1], executed)]
+    def close(self, *margins: float) -> None:
+        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
+        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
 
 
 class _Search:
@@ -176,15 +177,16 @@ class _Search:
         started = time.monotonic()
         bounds, margins = self._whole()
         inputs = bounds.inputs
-        self.margins = torch.stack([margins.real, margins.executed], -1)
+        self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
-            self.margins = torch.fmax(self.margins, known)
+            # Without a third column nothing is known of what was computed.
+            self.margins = torch.fmax(self.margins, F.pad(known, (0, 3 - known.shape[-1]), value=math.nan))
         open_ = ~self.query.proves(self.margins)
         for point, saved in self.query.saved.items():
             kept = torch.zeros_like(open_[point]).index_fill(0, saved.row, True)
             open_[point] &= kept
-        self.found.prove(~open_.any(1), self.margins, margins.computed)
+        self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
         self.parts = SubProblems(self.query, bounds, self.owner, places[:, 1], self.method.rate, self.method.candidates)
@@ -233,7 +235,7 @@ class _Search:
             if problem.point in self.query.saved:
                 splits = self.query.saved[problem.point].leaves(problem.row, *self.parts.known(problem.point))
                 # Of what the search at the larger ball has closed only the sign of the margin is known.
-                problem.close(math.ulp(0.0), math.ulp(0.0) if self.query.strict else -math.inf)
+                problem.close(math.ulp(0.0), math.ulp(0.0) if self.query.strict else -math.inf, -math.inf)
             keys += [key] * len(splits)
             rows.append(splits)
         if not keys:
@@ -294,7 +296,7 @@ class _Search:
 
     def _proved(self, found: AscentResult, which: Tensor) -> Tensor:
         """Which subproblems are proved; their problems take note of the margins."""
-        margins = torch.stack([found.margin, found.executed], 1)
+        margins = torch.stack([found.margin, found.executed, found.computed], 1)
         proved = self.query.proves(margins)
         for place in proved.nonzero()[:, 0].tolist():
             self.problems[int(which[place])].close(*margins[place].tolist())
@@ -341,7 +343,9 @@ class _Search:
             for solved in self.of[problem.point]:
                 place = solved.point, solved.row
                 self.margins[place] = torch.fmax(self.margins[place], self.margins.new_tensor(solved.proved))
-            self.found.margin[problem.point], self.found.executed[problem.point] = self.margins[problem.point].amin(0)
+            least = self.margins[problem.point].amin(0)
+            for values, value in zip((self.found.margin, self.found.executed, self.found.computed), least, strict=True):
+                values[problem.point] = value
 
     def _round(self, which: Tensor, slots: Tensor) -> None:
         """Split every chosen subproblem in two and bound both."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,12 +29,12 @@ from relucert.bounding.rounding import RAISED
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import spec
-from relucert.core.results import RadiusInterval, concatenate, scattered
+from relucert.core.results import RadiusInterval, scattered
 from relucert.geometry.distances import distances
-from relucert.geometry.theorem import Region
 from relucert.geometry.witness import PUSHES, Witnesses
 from relucert.networks.prediction import slack as decision_slack
 from relucert.verification._narrowing import Narrowing
+from relucert.verification._search import theorem
 from relucert.verification._upper import attacked
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip._encoding import Encoding
@@ -41,9 +42,9 @@ from relucert.verification.mip._program import SLACK, Program
 from relucert.verification.mip._solver import Problem, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import Budget, Query
+from relucert.verification.verifier import Budget, Intervals, Query
 
-BATCH = 100
+BATCH = 10
 WIDTH = 0.01  # relative width of intervals where what the solver claims cannot be proved
 SHORT = (3e-7, 3e-6, 3e-5)  # relative amounts by which a proved radius may fall short of the claimed one, tried in turn
 GUESSED = 2000  # subproblems of a proof of a claimed radius
@@ -55,7 +56,7 @@ class DistortionPrograms:
 
     method: MIP
 
-    def radius(self, query: Query, budget: Budget, tol: float) -> RadiusInterval:
+    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The interval of every input, by programs where the region theorem is not exact; they start at attacked points."""
         method = self.method
         if method.trust != "proof":
@@ -63,14 +64,14 @@ class DistortionPrograms:
                 f"trust of mip must be 'proof' for a radius, which is always proved, got {method.trust!r}"
             )
         method.open(query.p)
-        return concatenate([_piece(part, method) for part in query.split(BATCH)])
+        return Intervals.by_batches(query, BATCH, lambda part: _piece(part, method))
 
 
 @torch.no_grad()
 def _piece(query: Query, method: MIP) -> RadiusInterval:
     """First the theorem and an attack, then programs within their radii, then proofs of what the solver claims."""
     started, count = time.perf_counter(), len(query)
-    first = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    first = theorem(query)
     index = (~first.exact).nonzero()[:, 0]
     if len(index) == 0:
         return replace(first, method=[spec(method)] * count)
@@ -93,7 +94,7 @@ def _piece(query: Query, method: MIP) -> RadiusInterval:
     proofs = Narrowing(part, BaB(nodes=method.nodes), known, method.seconds, WIDTH)
     for share in SHORT:
         proofs.guess(claimed * (1 - share), replace(method, nodes=min(method.nodes, GUESSED)))
-    solved = proofs.run()
+    solved = Intervals.joined(proofs.run())
     solved = replace(
         solved, seconds=solved.seconds + seconds.to(part.x.dtype) + spent, method=[spec(method)] * len(index)
     )

@@ -96,10 +96,10 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
     solver = method.open(query.p)
     bounding = CROWN() if method.tighten == "crown" else Alpha()
     units, margins = bounding.prove(double, bounding.start(double, x, ball, query.net.dtype), x, ball, prop)
-    known = torch.stack([margins.real, margins.executed], -1)
+    known = torch.stack([margins.real, margins.executed, margins.computed], -1)
     open_ = ~query.proves(known)
     found = Outcome.nothing(x)
-    found.prove(~open_.any(1), known, margins.computed)
+    found.prove(~open_.any(1), known[..., :2], margins.computed)
     undecided = open_.any(1).nonzero()[:, 0].tolist()
     encoding = Encoding(double) if undecided else None
     found.seconds += (time.monotonic() - started) / max(1, len(x))
@@ -124,7 +124,7 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
             for row in order.tolist():
                 if search.prove(row, float(goal[row])):
                     # The margin is positive; no more is known of it.
-                    covered = [POSITIVE, POSITIVE if search.executed else -math.inf]
+                    covered = [POSITIVE, POSITIVE if search.executed else -math.inf, math.nan]
                     known[point, row] = torch.fmax(known[point, row], known.new_tensor(covered))
             _prove(found, point, method, replace(part, row_margins=known[one]), until)
         else:
@@ -139,13 +139,14 @@ def _prove(found: Outcome, point: int, method: MIP, query: Query, until: float) 
     assert query.row_margins is not None
     if bool(query.proves(query.row_margins).all()):
         found.proved[point] = True
-        found.margin[point], found.executed[point] = query.row_margins[0].amin(0)
+        found.margin[point], found.executed[point], found.computed[point] = query.row_margins[0].amin(0)
         return
     (tried,) = BaB(nodes=method.nodes).decide(query, Budget(deadline=until))
     found.nodes[point] += tried.nodes
     found.proved[point], found.timed[point] = tried.verdict is Verdict.ROBUST, tried.timed
     found.margin[point] = max(float(found.margin[point]), tried.margin)
     found.executed[point] = max(float(found.executed[point]), tried.executed)
+    found.computed[point] = max(float(found.computed[point]), tried.computed)
     if tried.witness is not None:
         found.falsified[point], found.witness[point] = True, tried.witness.double()
     elif tried.verdict is Verdict.UNKNOWN:

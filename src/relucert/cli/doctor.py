@@ -1,0 +1,75 @@
+"""`relucert doctor`: does this machine with this torch compute as proofs about executed networks assume?"""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """Check versions, threads and precision of torch, and measure the rounding of linear and convolutional layers."""
+
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+CONFIG = Doctor
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, what was found, and whether proofs allow it; None if they do not depend on it."""
+
+    what: str
+    found: str
+    fine: bool | None = None
+
+
+def run(config: Doctor) -> int:
+    """Print all checks; 1 if something breaks what proofs assume, else 0."""
+    found = checks()
+    broken = any(check.fine is False for check in found)
+    if config.json:
+        print(json_format.dumps({"fine": not broken, "checks": [vars(check) for check in found]}))
+        return int(broken)
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="what proofs assume of the executing library", title_justify="left")
+    for heading in ("", "check", "found"):
+        table.add_column(heading)
+    for check in found:
+        table.add_row({True: "ok", False: "FAULT", None: ""}[check.fine], check.what, check.found)
+    Console().print(table)
+    if broken:
+        print("proofs about the network as executed in float32 do not hold here: see docs/architecture.md")
+    return int(broken)
+
+
+def checks() -> list[Check]:
+    """Everything that is looked at."""
+    import torch
+
+    from relucert.core.versions import versions
+    from relucert.networks.execution import flushes_denormals, reduced_precision, rounds_to_nearest, summation_errors
+
+    found = [Check(name, version) for name, version in versions().items()]
+    found += [
+        Check(
+            "threads", f"{torch.get_num_threads()} inside operations, {torch.get_num_interop_threads()} between them"
+        ),
+        Check("instructions", torch.backends.cpu.get_cpu_capability()),
+        Check("denormal numbers", "flushed to zero" if flushes_denormals() else "kept", True),
+    ]
+    for dtype in (torch.float32, torch.float64):
+        nearest = rounds_to_nearest(dtype)
+        name = str(dtype).removeprefix("torch.")
+        found.append(Check(f"rounding of {name}", "to nearest" if nearest else "not to nearest", nearest))
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        short = reduced_precision(device)
+        found.append(Check(f"precision of float32 on {device}", "; ".join(short) or "full", not short))
+    for error in summation_errors():
+        share = f"error {error.share:.3g} of the bound gamma_{error.terms}"
+        found.append(Check(error.layer, share, error.share <= 1))
+    return found
