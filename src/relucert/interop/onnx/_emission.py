@@ -210,7 +210,7 @@ def _concat(to: Written, inputs: list[str], given: Tensors, settings: Settings, 
 
 
 def _slice(to: Written, inputs: list[str], given: Tensors, settings: Settings, shapes: Shapes) -> str:
-    starts, stops, steps = (to.whole([one[i] for one in settings["ranges"]]) for i in range(3))
+    starts, stops, steps = (to.whole(settings[name]) for name in ("starts", "stops", "steps"))
     axes = to.whole(range(1, len(shapes[0]) + 1))
     return to.node("Slice", [*inputs, starts, stops, axes, steps])
 

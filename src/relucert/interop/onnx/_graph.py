@@ -159,6 +159,11 @@ class Description:
         """The value in another shape, without the batch."""
         return self.add("reshape", value, out_shape=[int(size) for size in shape])
 
+    def sliced(self, value: Value, ranges: Sequence[Sequence[int]]) -> Value:
+        """The entries within one range (start, stop, step) for every axis behind the batch."""
+        starts, stops, steps = ([int(one[i]) for one in ranges] for i in range(3))
+        return self.add("slice", value, starts=starts, stops=stops, steps=steps)
+
     def gathered(self, value: Value, places: Callable[[Array], Array]) -> Value:
         """The entries that `places` picks from an array of the value's shape without the batch."""
         table = np.ascontiguousarray(places(np.arange(math.prod(value.inner)).reshape(value.inner)))

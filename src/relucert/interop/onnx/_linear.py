@@ -108,7 +108,7 @@ def conv_transpose(to: Description, node: Operation) -> Value:
     if not even:
         channels, height, width = made.inner
         ranges = [[0, channels, 1], [top, height - bottom, 1], [left, width - right, 1]]
-        made = to.add("slice", made, ranges=ranges)
+        made = to.sliced(made, ranges)
     return to.inside(made, (made.inner[0], made.inner[2])) if flat else made
 
 

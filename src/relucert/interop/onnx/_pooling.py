@@ -99,7 +99,7 @@ def average_pool(to: Description, node: Operation) -> Value:
     made = to.add("avg_pool2d", z, padding=[0, 0], count_include_pad=True, divisor=1, **common)
     many = (counts[0][:, None] * counts[1]).astype(str(z.sample.dtype).removeprefix("torch."))
     if made.inner[1:] != many.shape:
-        made = to.add("slice", made, ranges=[[0, size, 1] for size in (made.inner[0], *many.shape)])
+        made = to.sliced(made, [[0, size, 1] for size in (made.inner[0], *many.shape)])
     return _sequence(to, to.add("scale", made, tensors={"constant": many}, divide=True), flat)
 
 

@@ -96,7 +96,7 @@ def slice_(to: Description, node: Operation) -> Value:
         raise Refused("it takes no entry")
     if any(step < 0 for _, _, step in ranges):
         return to.gathered(z, lambda table: table[tuple(keys)])
-    return to.add("slice", z, ranges=ranges)
+    return to.sliced(z, ranges)
 
 
 def split(to: Description, node: Operation) -> list[Value]:
@@ -114,7 +114,7 @@ def split(to: Description, node: Operation) -> list[Value]:
         raise Refused(f"the sizes {sizes} must be positive and add up to {size}, one for each of {count} outputs")
     ends = [0, *accumulate(sizes)]
     return [
-        to.add("slice", z, ranges=[[low, high, 1] if i == axis else [0, n, 1] for i, n in enumerate(z.inner)])
+        to.sliced(z, [[low, high, 1] if i == axis else [0, n, 1] for i, n in enumerate(z.inner)])
         for low, high in pairwise(ends)
     ]
 
@@ -180,7 +180,7 @@ def pad(to: Description, node: Operation) -> Value:
         ]
         if any(low >= high for low, high in kept):
             raise Refused("it leaves no entry")
-        z = to.add("slice", z, ranges=[[low, high, 1] for low, high in kept])
+        z = to.sliced(z, [[low, high, 1] for low, high in kept])
         inner = [(max(0, before), max(0, behind)) for before, behind in inner]
     if mode in ("edge", "reflect", "wrap"):
         return to.gathered(z, lambda table: np.pad(table, inner, mode=mode))

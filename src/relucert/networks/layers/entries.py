@@ -42,7 +42,8 @@ class Slice(Affine):
         return 1.0
 
     def settings(self) -> dict[str, object]:
-        return {"ranges": [list(one) for one in self.ranges]}
+        starts, stops, steps = zip(*self.ranges, strict=True)
+        return {"starts": starts, "stops": stops, "steps": steps}
 
 
 class Gather(Affine):
@@ -182,9 +183,9 @@ def _unbind(t: Builder, z: Traced, dim: int = 0) -> tuple[Traced, ...]:
 class SliceLayer(nn.Module):
     """The entries within ranges."""
 
-    def __init__(self, ranges: list[list[int]]):
+    def __init__(self, starts: list[int], stops: list[int], steps: list[int]):
         super().__init__()
-        self.key = (slice(None), *(slice(*one) for one in ranges))
+        self.key = (slice(None), *(slice(*one) for one in zip(starts, stops, steps, strict=True)))
 
     def forward(self, z: Tensor) -> Tensor:
         return z[self.key]
@@ -222,7 +223,7 @@ FAMILY = Family(
         "unbind": _unbind,
     },
     restored={
-        Slice.kind: lambda given: SliceLayer(given.settings["ranges"]),
+        Slice.kind: lambda given: SliceLayer(*(given.settings[name] for name in ("starts", "stops", "steps"))),
         Gather.kind: lambda given: GatherLayer(given.tensors["index"]),
     },
     forms=("slices, splits and chunks behind the batch", "entries of a flat value by an index buffer"),
