@@ -155,8 +155,8 @@ def test_intervals_of_clipped_values_are_exact() -> None:
         net.module[1].weight.copy_(torch.eye(2))
         net.module[1].bias.zero_()
     found = rc.bounds(net, torch.zeros(1, 2).double(), rc.Ball(math.inf, 2.0, None), "ibp").logits
-    assert found.lower.tolist() == [[-0.25, -0.25]]
-    assert found.upper.tolist() == [[0.5, 0.5]]
+    torch.testing.assert_close(found.lower, torch.full((1, 2), -0.25).double(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.upper, torch.full((1, 2), 0.5).double(), rtol=1e-12, atol=1e-12)
     assert callable(at_least)
     assert callable(at_most)
 

@@ -108,10 +108,10 @@ class LeakLayer(nn.Module):
 
 @fx.wrap
 def leaked(z: Tensor, positive: Tensor, slope: Tensor | float) -> Tensor:
-    """`a z + (1 - a) r`, as one step of a trace."""
+    """`a z + (1 - a) r`, as one step of a trace: z where it is positive, else a z, with the rounding of torch's PReLU."""
     if isinstance(slope, Tensor) and slope.dim() == 1 and len(slope) > 1:
         slope = slope.reshape(-1, *(1,) * (z.dim() - 2))
-    return slope * z + (1 - slope) * positive
+    return torch.where(z > 0, positive, slope * z)
 
 
 def _leaked(t: Builder, z: Traced, positive: Traced, slope: Any) -> Traced:
