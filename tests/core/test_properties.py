@@ -179,3 +179,10 @@ def test_logits_of_another_shape_are_refused(shape):
 def test_a_property_is_frozen():
     with pytest.raises(FrozenInstanceError):
         class_stays(torch.tensor([0]), 3).rows = torch.zeros(1)  # type: ignore[misc]
+
+
+def test_some_rows_of_each_example():
+    whole = class_stays(torch.tensor([0, 2]), 4, dtype=torch.float64)
+    logits = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = torch.tensor([[2, 0], [1, 1]])
+    assert torch.equal(whole.select(rows).margins(logits), whole.margins(logits).gather(1, rows))

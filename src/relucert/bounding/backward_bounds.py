@@ -7,7 +7,7 @@ are patches; all other nodes are pulled back to the input through linear relaxat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
-from relucert.bounding.propagation import Functional, Relaxations, pull_back
+from relucert.bounding.propagation import (
+    Functional,
+    Relaxations,
+    ShallowBound,
+    nearest,
+    pull_back_units,
+    shallow_range,
+)
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.bounding.rounding import RAISED, Charge, Magnitudes, Rounding, lowered
 from relucert.core.ball import Ball
@@ -217,16 +224,48 @@ class BackwardBounds:
         for chosen in self.chosen(needed, 1 if both else 2):
             batch, units, _ = chosen
             some = {index: relaxation.restrict(batch) for index, relaxation in relaxations.items()}
-            picked = one_hot(units, shape, self.x.dtype)
             ball, x = self.ball.restrict(batch), self.x[batch]
             part = None if charge is None else charge.restrict(batch)
             if both:
-                below, above = pull_back(self.graph, node, picked, some, part).range(x, ball)
+                below, above = pull_back_units(self.graph, node, units, some, part).range(x, ball)
             else:
-                ends = pull_back(self.graph, node, torch.cat([picked, -picked], 1), some, part).lower(x, ball)
+                ends = pull_back_units(self.graph, node, units, some, part, negated=True).lower(x, ball)
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
             low, high = tightened((low, high), chosen, (below, above), keep=intervals)
+        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
+
+    def shallow(
+        self,
+        node: int,
+        known: Interval,
+        relaxations: Relaxations,
+        outputs: Mapping[int, Interval],
+        charge: Charge | None,
+    ) -> Interval:
+        """The bounds of a node, tightened for its unstable units by backward propagation to intervals behind it.
+
+        `outputs` are the intervals of the values of switching nodes. Known bounds are returned where nothing can be gained,
+        and where bounds are differentiated.
+        """
+        near = None if torch.is_grad_enabled() else nearest(self.graph, node)
+        lines = {index: relaxations[index] for index in near or ()}
+        if not lines or not all(isinstance(line, ReLURelaxation) for line in lines.values()):
+            return known
+        shape, low, high = known.lower.shape[1:], known.lower.flatten(1), known.upper.flatten(1)
+        for chosen in self.chosen(known.unstable.flatten(1)):
+            batch, units, _ = chosen
+            some = {
+                index: line.restrict(batch).parallel_lines()
+                for index, line in lines.items()
+                if isinstance(line, ReLURelaxation)
+            }
+            bound = ShallowBound(some, low.new_zeros(units.shape))
+            part = None if charge is None else charge.restrict(batch)
+            about = self.x[batch], self.ball.restrict(batch), part
+            there = {index: within.restrict(batch) for index, within in outputs.items() if index not in lines}
+            ends = shallow_range(self.graph, node, units, bound, there, about)
+            low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:
@@ -246,6 +285,8 @@ class BackwardBounds:
             if wide == 0:
                 return
             batch = order[start : start + max(1, at_once // wide)]
+            # Examples with fewer than half as many units would mostly have rows that fill up the table.
+            batch = batch[2 * counts[batch] >= wide]
             start += len(batch)
             # The needed units of each example first.
             units = needed[batch].to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :wide]
@@ -263,14 +304,14 @@ def tightened(
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds (batch, units) with those of the chosen units replaced by new ones (n, rows).
 
-    With `keep`, the tighter of old and new bounds stays. Rows that are not needed change nothing.
+    With `keep`, the tighter of old and new bounds stays; what is not a number is none. Rows that are not needed change nothing.
     """
     batch, units, needed = chosen
     place = (batch[:, None].expand_as(units), units)
     low, high = (bound[place] for bound in known)
     below, above = new
     if keep:
-        below, above = torch.maximum(below, low), torch.minimum(above, high)
+        below, above = torch.fmax(below, low), torch.fmin(above, high)
     return (
         known[0].index_put(place, torch.where(needed, below, low)),
         known[1].index_put(place, torch.where(needed, above, high)),

@@ -23,6 +23,10 @@ class Interval:
         """The tighter of two: both hold, so what both say holds."""
         return Interval(torch.maximum(self.lower, other.lower), torch.minimum(self.upper, other.upper))
 
+    def join(self, other: Interval) -> Interval:
+        """The smallest interval around two."""
+        return Interval(torch.minimum(self.lower, other.lower), torch.maximum(self.upper, other.upper))
+
     def restrict(self, batch: Int[Tensor, " n"]) -> Interval:
         """Those of some examples."""
         return Interval(self.lower[batch], self.upper[batch])

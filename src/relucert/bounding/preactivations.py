@@ -9,6 +9,7 @@ relaxations of the nodes before. A node without a switching node before it is li
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
@@ -61,6 +63,16 @@ class UnitBounds:
             self.logits.restrict(batch),
             None if self.rounding is None else self.rounding.restrict(batch),
         )
+
+    @staticmethod
+    def joined(parts: Sequence[UnitBounds]) -> UnitBounds:
+        """The bounds of several batches one after the other; what rounding does is left out."""
+
+        def all_of(found: Sequence[Interval]) -> Interval:
+            return Interval(torch.cat([each.lower for each in found]), torch.cat([each.upper for each in found]))
+
+        inputs = {index: all_of([part.inputs[index] for part in parts]) for index in parts[0].inputs}
+        return UnitBounds(inputs, all_of([part.logits for part in parts]))
 
     def detach(self) -> UnitBounds:
         """The bounds as constants, without gradients."""
@@ -149,12 +161,19 @@ class Tightening:
     """How pre-activation bounds are tightened beyond intervals: the `rule` of the lower slopes, None for not at all.
 
     `intervals=False` leaves interval arithmetic out behind the first switching node: the relaxation as published, which is
-    sometimes weaker. `budget`: bytes of memory.
+    sometimes weaker. With `loose` units that weaker bounds show to be stable keep these, which no relaxation depends on.
+    `budget`: bytes of memory.
     """
 
     rule: Rule | None
     intervals: bool = True
+    loose: bool = False
     budget: int = BUDGET
+
+    @property
+    def every(self) -> bool:
+        """Whether the bounds of every unit are those of the relaxation alone."""
+        return not (self.intervals or self.loose)
 
 
 def unit_bounds(
@@ -184,8 +203,11 @@ class _PreactivationBounds(ChargedIntervals):
         rounding = backward.rounding
         super().__init__(None if rounding is None else Accuracy(backward.graph, rounding))
         self.backward, self.tightening = backward, tightening
+        self.gradients = GradientBounds(backward.graph, backward.x, backward.ball)
         self.inputs: dict[int, Interval] = {}
         self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
+        #: The intervals of the values of switching nodes.
+        self.outputs: dict[int, Interval] = {}
 
     def preactivation(self, node: Node[Switching], value: State) -> State:
         within = self.inputs[node.index] = self._tightened(node, value)
@@ -196,6 +218,14 @@ class _PreactivationBounds(ChargedIntervals):
         if self.tightening.rule is not None:
             self.relaxations[node.index] = relax(node.op, within, self.tightening.rule, drift)
         return State(within, value.drift)
+
+    def switching(self, node: Node[Switching], value: State) -> State:
+        within, line = super().switching(node, value).within, self.relaxations.get(node.index)
+        if self.tightening.loose and not self.tightening.intervals and isinstance(line, ReLURelaxation):
+            # What follows from the lines alone: backward propagation through them proves at least as much.
+            within = within.join(line.hull(value.within))
+        self.outputs[node.index] = within
+        return State(within)
 
     def _tightened(self, node: Node[Switching], value: State) -> Interval:
         source, known, rounding = node.inputs[0], value.within, self.backward.rounding
@@ -212,10 +242,14 @@ class _PreactivationBounds(ChargedIntervals):
             return self.backward.linear(source, known, charge)
         if self.tightening.rule is None:
             return known
-        intervals = self.tightening.intervals
-        everything = not (intervals and node.op.decided_by_sign)
-        if self.backward.patched(source) and not intervals:
+        everything = self.tightening.every or not node.op.decided_by_sign
+        intervals = self.tightening.intervals or not everything
+        if self.backward.patched(source) and self.tightening.every:
             return self.backward.local(self.relaxations, charge)
+        if charge is None and not everything and self.gradients.serves(self.relaxations):
+            return self.gradients.refined(source, known, self.relaxations)
+        if not everything:
+            known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():
             if self.backward.patched(source):
                 known = self.backward.local_unstable(lines, known, charge)

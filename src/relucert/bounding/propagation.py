@@ -1,6 +1,10 @@
 """Backward propagation: a linear functional of a node's value, bounded below by a linear functional of the input.
 
 Kolter-Wong, CROWN and alpha-CROWN differ only in the linear relaxations of the ReLUs.
+
+Shallow bounds go through the nearest switching nodes alone: at the switching nodes before these, functionals are bounded
+over the intervals of the values there. That costs one or two products instead of one for every layer down to the input, and
+shows most units to be stable that intervals alone do not.
 """
 
 from __future__ import annotations
@@ -10,18 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, charged
-from relucert.bounding.rounding import Charge, Margins, lowered
+from relucert.bounding.rounding import Charge, Margins, absolute, lowered
 from relucert.core.ball import Ball
+from relucert.core.linear_minimum import blocks
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import offset_of_rows, transpose_rows
+from relucert.networks.affine_map import matrix_rows, offset_of_rows, one_hot, transpose_rows
 from relucert.networks.nodes import Affine, Switching
-from relucert.networks.traversal import BackwardRule, Graph, Node, propagate_back
+from relucert.networks.traversal import BackwardRule, Graph, Node, affine_ancestors, propagate_back
 
 Relaxations = Mapping[int, ReLURelaxation | MaxPoolRelaxation]
+_BUDGET = 2**29  # bytes of temporaries on other devices than a CPU, whose blocks fit its cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +95,29 @@ def pull_back(
     `relaxations` has the linear relaxation of every switching node on the way, by its index; `charge` what rounding costs at
     the node itself, None where rounding is not charged.
     """
-    bound = _LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
+    bound = LinearBound(relaxations, functionals.new_zeros(functionals.shape[:2]))
     if charge is not None:
         bound.cost = charged(functionals, charge.drift)
-    rows = propagate_back(graph, bound, node, functionals)
-    if rows is None:  # no node on the way depends on the input
-        rows = functionals.new_zeros(*functionals.shape[:2], *graph[0].shape)
-    return Functional(rows, bound.low, bound.high, bound.cost, charge)
+    return bound.functional(graph, propagate_back(graph, bound, node, functionals), charge)
 
 
-class _LinearBound(BackwardRule[Tensor]):
+def pull_back_units(
+    graph: Graph,
+    node: int,
+    units: Int[Tensor, " batch units"],
+    relaxations: Relaxations,
+    charge: Charge | None = None,
+    *,
+    negated: bool = False,
+) -> Functional:
+    """Backward propagation from single units of a node; with `negated` also from minus these units, as further rows."""
+    like = next(iter(relaxations.values())).offset
+    bound = LinearBound(relaxations, like.new_zeros(len(units), (1 + negated) * units.shape[1]))
+    start, rows = bound.start_at_units(graph, node, units, charge, negated=negated)
+    return bound.functional(graph, propagate_back(graph, bound, start, rows), charge)
+
+
+class LinearBound(BackwardRule[Tensor]):
     """Functionals (batch, rows, *shape) of a node's value, bounded by functionals of its inputs and by offsets.
 
     `low` is what the lower bound adds so far, `high` what the upper bound adds (None: not known), `cost` what rounding costs.
@@ -109,9 +129,39 @@ class _LinearBound(BackwardRule[Tensor]):
         self.high: Tensor | None = zero
         self.cost: Tensor | None = None
 
+    def start_at_units(
+        self,
+        graph: Graph,
+        node: int,
+        units: Int[Tensor, " batch units"],
+        charge: Charge | None,
+        *,
+        negated: bool = False,
+    ) -> tuple[int, Float[Tensor, " batch rows *shape"]]:
+        """The node at which propagation from units of a node starts, and the functionals there; with `negated` minus these too.
+
+        Where the node is one matrix they are rows of the matrix: no product with functionals that pick units is needed.
+        """
+        if charge is not None:
+            cost = charge.drift.gather(2, units.unsqueeze(1).expand(-1, 2, -1)).mT
+            self.cost = torch.cat([cost, cost], 1) if negated else cost.clone()
+        known = matrix_rows(graph, node, units)
+        if known is None:
+            picked = one_hot(units, graph[node].shape, self.low.dtype)
+            return node, torch.cat([picked, -picked], 1) if negated else picked
+        rows, added = (torch.cat([part, -part], 1) for part in known) if negated else known
+        self.shift(added, added, 0)
+        return graph[node].inputs[0], rows
+
+    def functional(self, graph: Graph, rows: Tensor | None, charge: Charge | None) -> Functional:
+        """The functional of the input after propagation; `rows` is None where no node on the way depends on the input."""
+        if rows is None:
+            rows = self.low.new_zeros(*self.low.shape, *graph[0].shape)
+        return Functional(rows, self.low, self.high, self.cost, charge)
+
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
         added = offset_of_rows(node.op, value)
-        self._add(added, added, 0)
+        self.shift(added, added, 0)
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
@@ -119,10 +169,10 @@ class _LinearBound(BackwardRule[Tensor]):
         if self.cost is not None:
             assert cost is not None, "the relaxation of a charged bound has no charges"
             self.cost = self.cost + cost
-        self._add(below, above, math.prod(node.shape))
+        self.shift(below, above, math.prod(node.shape))
         return back
 
-    def _add(self, below: Tensor, above: Tensor | None, terms: int) -> None:
+    def shift(self, below: Tensor, above: Tensor | None, terms: int) -> None:
         """Add offsets; those of a relaxation are sums of so many terms of one sign."""
         if self.cost is not None:
             # Each partial sum is rounded once; the terms of this one have been rounded before.
@@ -133,3 +183,69 @@ class _LinearBound(BackwardRule[Tensor]):
                 self.cost[..., 0] += gamma(terms + 4, dtype) * size + gamma(2, dtype) * before
         self.low = self.low + below
         self.high = None if self.high is None or above is None else self.high + above
+
+
+def nearest(graph: Graph, node: int) -> set[int] | None:
+    """The switching nodes that a node reads through affine nodes alone; None if no other lies before them."""
+    near = set(affine_ancestors(graph, node)[1]) - {0}
+    before = {root for index in near for root in affine_ancestors(graph, graph[index].inputs[0])[1]}
+    return near if before - near - {0} else None
+
+
+class ShallowBound(LinearBound):
+    """Functionals that end at switching nodes without a relaxation; `ended` has those, by the node's index."""
+
+    def __init__(self, relaxations: Relaxations, zero: Tensor):
+        super().__init__(relaxations, zero)
+        self.ended: dict[int, Tensor] = {}
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor | None:
+        if node.index in self.relaxations:
+            return super().switching(node, value)
+        self.ended[node.index] = value
+        return None
+
+    @torch.no_grad()
+    def concretize(self, outputs: Mapping[int, Interval]) -> None:
+        """Bound all functionals that have ended over the intervals of the values of their nodes."""
+        for index, rows in self.ended.items():
+            flat, within = rows.flatten(2), outputs[index]
+            centre, reach = (within.lower + within.upper) / 2, (within.upper - within.lower) / 2
+            sides = torch.stack([reach.flatten(1), absolute(within).flatten(1)], 2)
+            middle, sizes = flat.new_empty(flat.shape[:2]), flat.new_empty(*flat.shape[:2], 2)
+            for place in blocks(flat, _BUDGET, flat.dtype):
+                c = flat[place]
+                middle[place] = (c @ centre[place[0]].flatten(1).unsqueeze(2)).squeeze(2)
+                sizes[place] = c.abs() @ sides[place[0]]
+            if self.cost is not None:
+                count = flat.shape[2]
+                self.cost[..., 0] += gamma(2 * count + 16, flat.dtype) * sizes[..., 1] + (
+                    count * torch.finfo(flat.dtype).tiny
+                )
+            self.shift(middle - sizes[..., 0], middle + sizes[..., 0], 0)
+
+
+def shallow_range(
+    graph: Graph,
+    node: int,
+    units: Tensor,
+    bound: ShallowBound,
+    outputs: Mapping[int, Interval],
+    about: tuple[Tensor, Ball, Charge | None],
+) -> tuple[Float[Tensor, " batch rows"], Float[Tensor, " batch rows"]]:
+    """The lower and the upper bound of single units; they hold for the executed network as well.
+
+    `about` are the inputs, their ball, and what is charged for rounding at the node.
+    """
+    x, ball, charge = about
+    start, rows = bound.start_at_units(graph, node, units, charge)
+    direct = propagate_back(graph, bound, start, rows)
+    bound.concretize(outputs)
+    if direct is not None:  # some path leads from the input past the switching nodes
+        return bound.functional(graph, direct, charge).range(x, ball)
+    assert bound.high is not None
+    if bound.cost is None or charge is None:
+        return bound.low, bound.high
+    most = torch.maximum(bound.low.abs(), bound.high.abs())
+    cost = bound.cost.sum(2) + gamma(8, most.dtype) * most + charge.lost[:, None]
+    return lowered(bound.low, cost), -lowered(-bound.high, cost)

@@ -78,6 +78,8 @@ class ReLURelaxation:
         For parallel bounds also what must be added for an upper bound.
         """
         if self.parallel:
+            if not torch.is_grad_enabled():
+                return _pull_parallel(rows, self.above, self.offset, self.charge)
             low, high = (_dot(part, self.offset) for part in (rows.clamp(max=0), rows.clamp(min=0)))
             return Pulled(rows * self.above.unsqueeze(1), low, high, charged(rows, self.charge))
         below = self.below.flatten(2) if self.by_row else self.below.flatten(1).unsqueeze(1)
@@ -88,6 +90,10 @@ class ReLURelaxation:
     def parallel_lines(self) -> ReLURelaxation:
         """The relaxation with the chord's slope below as well: one backward propagation serves both ends of a unit."""
         return ReLURelaxation(self.above, self.above, self.offset, charge=self.charge)
+
+    def hull(self, within: Interval) -> Interval:
+        """The values between both lines on an interval of the input, up to rounding."""
+        return Interval(self.below * within.lower, self.above * within.upper + self.offset)
 
     def restrict(self, batch: Int[Tensor, " n"]) -> ReLURelaxation:
         """The relaxation of some examples."""
@@ -224,6 +230,31 @@ def _dot(
 ) -> Float[Tensor, " batch rows"]:
     """The products <rows, other> of flattened values: a max pool's windows may come as one axis."""
     return (rows.flatten(2) @ other.flatten(1).unsqueeze(2)).squeeze(2)
+
+
+def _pull_parallel(
+    rows: Float[Tensor, " batch rows *shape"],
+    slope: Float[Tensor, " batch *shape"],
+    offset: Float[Tensor, " batch *shape"],
+    charge: Float[Tensor, " batch 2 units"] | None,
+) -> Pulled:
+    """`pull_back` through parallel lines, without gradients, block by block."""
+    flat, slope = rows.flatten(2), slope.flatten(1).unsqueeze(1)
+    # Offsets and charges side by side: one product serves all.
+    each = offset.flatten(1).unsqueeze(1)
+    each = (each if charge is None else torch.cat([each, charge], 1)).mT
+    back = torch.empty_like(flat, memory_format=torch.contiguous_format)
+    falls, rises = (flat.new_empty(*flat.shape[:2], each.shape[2]) for _ in range(2))
+    for place in blocks(flat, _BUDGET, flat.dtype):
+        c = flat[place]
+        falling = c.clamp(max=0)
+        falls[place] = falling @ each[place[0]]
+        rises[place] = torch.sub(c, falling, out=falling) @ each[place[0]]
+        torch.mul(c, slope[place[0]], out=back[place])
+    cost = None
+    if charge is not None:  # 0 times an infinite charge is not a number
+        cost = (rises[..., 1:] - falls[..., 1:]).nan_to_num_(math.inf, math.inf)
+    return Pulled(back.reshape(rows.shape), falls[..., 0], rises[..., 0], cost)
 
 
 def pull_through_relu(

@@ -78,6 +78,11 @@ class Property:
         """The property restricted to some examples, given as a slice, a mask (batch,) or positions (n,)."""
         return Property(self.rows[index], self.offsets[index])
 
+    def select(self, rows: Int[Tensor, "batch some"]) -> Property:
+        """The property of some rows of each example, by their positions."""
+        places = rows.unsqueeze(2).expand(-1, -1, self.classes)
+        return Property(self.rows.gather(1, places), self.offsets.gather(1, rows))
+
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Property:
         """The same property in another dtype or on another device."""
         return Property(self.rows.to(device, dtype), self.offsets.to(device, dtype))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,14 @@ from relucert.core.methods import spec
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
 from relucert.evaluation._stream import AS_EXECUTED, Facts, Task, save
-from relucert.evaluation._workers import spread
 from relucert.evaluation.config import CertifyConfig
 from relucert.networks.execution import require_full_precision
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
 from relucert.verification.registry import find
-from relucert.verification.verifier import CLOCK, Budget, Query
+from relucert.verification.verifier import CLOCK, Budget, Query, batches
+from relucert.verification.workers import answers
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,13 @@ class CertifyTask(Task[CertifyConfig]):
 
     def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The facts of points that have no record, by this process or by workers."""
-        config = self.config
-        if config.workers > 1:
-            yield from spread(CertifyTask, config, missing, config.batch, config.workers, deadline)
-            return
-        for indices in missing.split(config.batch) if len(missing) else ():
-            if time.monotonic() < deadline:
-                yield from self.solve(indices, deadline)
+        solve, config = partial(self.solve, deadline=deadline), self.config
+        return answers(solve, missing, config.batch, config.workers, batches(self.verifier))
 
     def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
-        """The index and the facts of some points, each as soon as it is decided."""
+        """The index and the facts of some points, each as soon as it is decided; none after the deadline."""
+        if time.monotonic() >= deadline:
+            return
         x, y = self.x[indices], self.y[indices]
         self.net.check(x, y)
         self.net.require_eval("a certificate")
@@ -128,9 +126,9 @@ class CertifyTask(Task[CertifyConfig]):
         self.ball.check(x)
         predicted = self.net.predict(x).tolist()
         strict = self.config.arithmetic == "executed"
-        query = replace(Query.of(self.net, x, y, self.ball, batch=len(x)), strict=strict)
+        query = replace(Query.of(self.net, x, y, self.ball, batch=self.config.batch), strict=strict)
         budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
-        for found in decide(query, self.verifier, budget, batch=len(x)):
+        for found in decide(query, self.verifier, budget, self.config.batch):
             facts: dict[str, Any] = {
                 "content": self.contents[int(indices[found.index])],  # workers read the data themselves
                 "label": int(y[found.index]),

@@ -150,7 +150,7 @@ class RadiusConfig(PointsConfig):
     tol: float = 0.01
     """The relative width to which bab and auto narrow intervals."""
     timeout: float | None = None
-    """Seconds that a point may cost bab and auto, its share of its batch's. None: no limit."""
+    """Seconds that a point may cost region, bab and auto, its share of its batch's. None: no limit."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
@@ -179,8 +179,8 @@ class CertifyConfig(JudgedConfig):
     run_timeout: float | None = None
     """Seconds for all points together; what is undecided by then has no record, and the next run goes on there. None: no
     limit."""
-    workers: int = 1
-    """Processes that share the points."""
+    workers: int | None = None
+    """Single-threaded processes that share the points. None: as many as torch has threads where that is faster."""
     points: int | None = 1000
     """How many test points, from the first; None for all."""
     box: bool = True
@@ -207,7 +207,7 @@ class CertifyConfig(JudgedConfig):
     def rules(self) -> Rules:
         return [
             *super().rules(),
-            ("workers", self.workers >= 1, "be at least 1"),
+            ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
             _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),

@@ -24,7 +24,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array, vstack
 from torch import Tensor
@@ -107,6 +107,17 @@ def one_hot(places: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
         size *= axis
     picked = torch.zeros(*places.shape, size, dtype=dtype, device=places.device)
     return picked.scatter_(-1, places.unsqueeze(-1), 1.0).reshape(*places.shape, *shape)
+
+
+def matrix_rows(
+    graph: Graph, node: int, units: Int[Tensor, " batch units"]
+) -> tuple[Float[Tensor, " batch units size"], Float[Tensor, " batch units"]] | None:
+    """The rows and offsets of units of a node that is one matrix behind an input with one axis; None of other nodes."""
+    op = graph[node].op
+    if not isinstance(op, Affine) or len(op.in_shapes[0]) != 1:
+        return None
+    matrix = op.matrix()
+    return None if matrix is None else (matrix[units], op.offset(matrix).flatten()[units])
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """`Network`: an `nn.Module` seen as a graph of affine and switching nodes, with inputs in pixels.
 
 Beside it the ways in which others run a network: in float64 (`in_double`), with weights as constants (`frozen_weights`), with
-gradients of inputs and bounds even if the caller has disabled gradients (`outside_inference`).
+gradients of inputs and bounds even if the caller has disabled gradients (`outside_inference`), with one thread
+(`one_thread`).
 """
 
 from __future__ import annotations
@@ -328,3 +329,25 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     if not fits or not bool(torch.isfinite(tensor).all()):
         raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}, got {value!r}")
     return tensor
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch for a while: several beside any other load wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def single_threaded(found: Iterator[Result]) -> Iterator[Result]:
+    """The same results, with one thread of torch for what happens between two of them."""
+    while True:
+        with one_thread():
+            try:
+                result = next(found)
+            except StopIteration:
+                return
+        yield result

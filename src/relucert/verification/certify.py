@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,12 +26,13 @@ from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
 from relucert.core.verdict import Reason
 from relucert.networks.execution import require_full_precision
-from relucert.networks.network import as_network, outside_inference
+from relucert.networks.network import as_network, one_thread, outside_inference, single_threaded
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import certificate, refuse_executed
 from relucert.verification._union import decide_union
 from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Decision, Query, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
+from relucert.verification.workers import FEW, answers
 
 
 @outside_inference
@@ -45,13 +46,16 @@ def certify(
     targets: Int[Tensor, " batch specs"] | None = None,
     batch: int = 100,
     arithmetic: Literal["real", "executed"] = "real",
+    workers: int | None = None,
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
     `margin` is a proved lower bound on the smallest lead over the ball. `batch` inputs are worked on together. `timeout`:
     seconds that one input may cost, its share of its batch's; what is not decided by then is UNKNOWN. ROBUST is proved for
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
-    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. The ball may have a scale.
+    the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. `workers` is the number of
+    single-threaded processes that share the inputs, by default as many as are faster (`verification.workers`); verdicts do not
+    depend on it. The ball may have a scale.
 
     Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
     has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
@@ -73,12 +77,12 @@ def certify(
         net.require_eval("a certificate")
         given = as_ball(ball, net.box)
         question = scaled(net, x, given)
-        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch)
+        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
         query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
         return certificate(question, answer, query.prop, query.holds)
     found: dict[int, Decision] = {}
     try:
-        for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic):
+        for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers):
             found[decision.index] = decision
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, method) from stopped
@@ -96,6 +100,7 @@ def decisions(
     targets: Int[Tensor, " batch specs"] | None = None,
     batch: int = 100,
     arithmetic: Literal["real", "executed"] = "real",
+    workers: int | None = None,
 ) -> Iterator[Decision]:
     """The question of `certify`, as an iterator: a `Decision` for every input, each as soon as it is made.
 
@@ -134,12 +139,42 @@ def decisions(
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
-    query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
+    with one_thread():
+        query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
     budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
     if len(balls) == 1:
-        return decide(query, verifier, budget, batch)
+        return decide_by(workers, query, verifier, budget, batch)
     queries = [replace(query, ball=each.beside(x)) for each in balls]
-    return decide_union(queries, lambda part, left: decide(part, verifier, left, batch), budget, batch)
+    return decide_union(queries, lambda part, left: decide_by(workers, part, verifier, left, batch), budget, batch)
+
+
+def decide_by(
+    workers: int | None, query: Query, verifier: Verifier, budget: Budget, batch: int = 100
+) -> Iterator[Decision]:
+    """As `decide`, by so many processes; None for as many as are faster. Inputs that are not on a CPU are left to this one."""
+    if query.x.device.type != "cpu":
+        if workers is not None and workers > 1:
+            raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
+        workers = 1
+    few = workers == 1 or (workers is None and torch.get_num_threads() <= FEW)
+    if few and len(query) <= batch:
+        return single_threaded(decide(query, verifier, budget, batch))
+    share = _Decide(query, verifier, budget)
+    return answers(share, torch.arange(len(query)), batch, workers, batches(verifier))
+
+
+@dataclass(frozen=True, eq=False)
+class _Decide:
+    """The decisions about some of the inputs of a query, by their positions."""
+
+    query: Query
+    verifier: Verifier
+    budget: Budget
+
+    def __call__(self, points: Int[Tensor, " points"]) -> Iterator[Decision]:
+        query, budget = self.query.restrict(points), self.budget.restrict(points)
+        for found in decide(query, self.verifier, budget, query.batch):
+            yield replace(found, index=int(points[found.index]))
 
 
 @torch.inference_mode(mode=False)
@@ -147,11 +182,12 @@ def decisions(
 def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -> Iterator[Decision]:
     """The decisions of a verifier about all inputs, `batch` of them at a time, each as soon as it is made.
 
-    Inputs that violate the property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are
-    open when the deadline of the budget passes have no decision. Every step leaves inference mode.
+    A verifier may take several batches at a time, and works on them as the query's `batch` says. Inputs that violate the
+    property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are open when the deadline
+    of the budget passes have no decision. Every step leaves inference mode.
     """
     start = 0
-    for part in query.split(batch):
+    for part in query.split(batch * batches(verifier)):
         for place in (~part.holds).nonzero()[:, 0].tolist():
             yield Decision(start + place, Verdict.MISCLASSIFIED, -math.inf, "prediction", 0.0)
         right = part.holds.nonzero()[:, 0]

@@ -1,16 +1,18 @@
 """The methods of `certify` and `radius` by name, each with its verifier and its way to radii, and `auto`, the cascade of them.
 
-A new method is one line in `ENTRIES`. `auto` goes from cheap to expensive, and every verifier sees only what is still open: the
-region theorem, a short attack, CROWN, a long attack, alpha, in l2 SDP-CROWN, for networks with one layer of ReLUs the
-semidefinite bound of `moments`, then branch and bound. Rows of the property that a bound proves are handed on.
+A new method is one line in `ENTRIES`. `auto` goes from cheap to expensive, and every verifier sees only what is still open:
+CROWN, a short attack, a long attack, alpha, in l2 SDP-CROWN, for networks with one layer of ReLUs the semidefinite bound of
+`moments`, then branch and bound. After the first inputs of a call the attacks and bounds before branch and bound are ordered by
+what they have decided (`_order`). Rows of the property that a bound proves are handed on.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +32,10 @@ from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
+from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
+from relucert.verification._order import merged
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.distortion import DistortionPrograms
@@ -42,9 +46,13 @@ Stage = Attack | Bound | TimedBound | BaB
 
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
+#: After so many inputs the order of the verifiers of `auto` follows from their decisions.
+MEASURED = 50
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
-CHEAP_BOUND = Bound(CROWN())
+CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+#: Slopes of inner bounds are left to branch and bound, which starts from them.
+ALPHA = Alpha(inner=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +74,12 @@ class Auto(Method):
 
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
-        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        # Without the box bounds are seldom better: branch and bound, the last, looks at that.
+        bounds: tuple[Stage, ...] = (Bound(ALPHA, alone=False),)
+        if p == 2:
+            bounds = (*bounds, TimedBound(SDP(), SDP_CHUNK, alone=False))
         if single:
-            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
+            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK, alone=False))
         last = BaB(nodes=self.nodes)
         if not about_class:
             return CHEAP_BOUND, *bounds, last
@@ -77,16 +88,48 @@ class Auto(Method):
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """Decisions of the first verifier that decides; what stays open is named after branch and bound."""
+        return Cascade(self).decide(query, budget)
+
+
+@dataclass(eq=False)
+class Cascade:
+    """`auto` as the verifier of one call: what attacks and bounds decide of the first inputs determines their order.
+
+    `decided` counts decisions about the first inputs by the name of the method, `seen` these inputs. Several batches are taken
+    at a time, so that the inputs which the first verifiers leave open fill a batch of the later ones.
+    """
+
+    method: Auto
+    seen: int = 0
+    decided: Counter[str] = field(default_factory=Counter)
+    batches: ClassVar[int] = 5
+
+    def stages(self, query: Query) -> tuple[Stage, ...]:
+        """The verifiers in the order in which the next inputs are given to them."""
         single = query.net.graph.one_layer and Moments.whole(query.net)
-        stages = self.stages(query.p, single=single, about_class=query.about_class)
-        return cascade(stages, query, budget, spec(BaB(nodes=self.nodes)))
+        *before, last = self.method.stages(query.p, single=single, about_class=query.about_class)
+        if self.seen < MEASURED:
+            return *before, last
+        cheaper = [stage for stage in before if not isinstance(stage, BaB)]
+        return *merged(cheaper, self.decided, query.prop.rows.shape[1]), last
+
+    def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
+        """Decisions of the first verifier that decides; what stays open is named after branch and bound."""
+        measuring = self.seen < MEASURED
+        for found in cascade(self.stages(query), query, budget, spec(BaB(nodes=self.method.nodes))):
+            if measuring and found.verdict is not Verdict.UNKNOWN:
+                self.decided[found.method.partition("(")[0]] += 1
+            yield found
+        if measuring:
+            self.seen += len(query)
 
 
 def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str) -> Iterator[Decision]:
     """The decisions of several verifiers, each of which sees what those before it have left open.
 
-    An input has the largest margin and the seconds of all that saw it. When its seconds are spent, no further verifier sees it.
-    Inputs that stay open are UNKNOWN by the method named `last`.
+    A verifier sees as many inputs at a time as the query's `batch` says. An input has the largest margin and the seconds of all
+    that saw it. When its seconds are spent, no further verifier sees it. Inputs that stay open are UNKNOWN by the method named
+    `last`.
     """
     known = [_Known() for _ in range(len(query))]
     open_ = list(range(len(query)))
@@ -94,17 +137,19 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
         left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))
         seconds = left.each(len(query)).tolist()
         ready = [place for place in open_ if seconds[place] > 0]
-        if not ready or budget.over:
-            break
-        index = torch.tensor(ready, device=query.x.device)
-        rows = _stacked([known[place].row_margins for place in ready])
-        part = replace(query.restrict(index), row_margins=rows)
-        for found in stage.decide(part, left.restrict(index.cpu())):
-            place = ready[found.index]
-            decision = known[place].add(found)
-            if decision.verdict is not Verdict.UNKNOWN:
-                open_.remove(place)
-                yield replace(decision, index=place)
+        for start in range(0, len(ready), query.batch):
+            if budget.over:
+                break
+            places = ready[start : start + query.batch]
+            index = torch.tensor(places, device=query.x.device)
+            rows = _stacked([known[place].row_margins for place in places])
+            part = replace(query.restrict(index), row_margins=rows)
+            for found in stage.decide(part, left.restrict(index.cpu())):
+                place = places[found.index]
+                decision = known[place].add(found)
+                if decision.verdict is not Verdict.UNKNOWN:
+                    open_.remove(place)
+                    yield replace(decision, index=place)
     each = budget.each(len(query))
     for place in open_:
         one = known[place]
@@ -166,7 +211,7 @@ def _itself(method: Any) -> Any:
 ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
-        Entry(Region, RegionTheorem, RegionTheorem, targets=False),
+        Entry(Region, RegionTheorem, lambda method: _exploration(method), targets=False),
         Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
@@ -177,13 +222,18 @@ ENTRIES: dict[str, Entry] = {
         Entry(Moments, lambda method: TimedBound(method, MOMENTS_CHUNK), RadiusSearch),
         Entry(BaB, _itself, RadiusNarrowing),
         Entry(MIP, _itself, DistortionPrograms),
-        Entry(Auto, _itself, lambda method: RadiusNarrowing(BaB(nodes=method.nodes))),
+        Entry(Auto, Cascade, lambda method: RadiusNarrowing(BaB(nodes=method.nodes))),
     )
 }
 METHODS: dict[str, type[Method]] = {name: entry.kind for name, entry in ENTRIES.items()}
 BOUNDING: dict[str, type[Bounding]] = {
     name: kind for name, kind in METHODS.items() if issubclass(kind, Bounding)
 }  # fmt: skip
+
+
+def _exploration(method: Region) -> Exploration:
+    """The exploration of regions, from the radius of the bounding method that its `start` names."""
+    return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:

@@ -81,7 +81,7 @@ class Query:
     `net` is f in its own dtype, which is the dtype of `x`; `double` is its float64 copy, on which bounds are computed. `y` are
     the labels, `prop` has C and c in float64, and `holds` says where the network satisfies the property at x itself.
     `about_class` says that the property is "the class stays y". A proof must hold in real arithmetic; where `strict`, for the
-    network as executed in its dtype as well.
+    network as executed in its dtype as well. `batch` inputs are worked on together.
 
     What is known already: `row_margins` has proved margins of single rows, for real arithmetic and for the executed network,
     and the bounds as computed if they are known (NaN if not), or is None if no bound has been computed; `saved` has, by
@@ -97,6 +97,7 @@ class Query:
     holds: Bool[Tensor, " batch"]
     about_class: bool = True
     strict: bool = False
+    batch: int = 100
     row_margins: Float[Tensor, " batch specs columns"] | None = None
     saved: Mapping[int, SavedSubproblems] = field(default_factory=dict)
 
@@ -119,7 +120,7 @@ class Query:
                 holds[part] = net.predict(x[part]) == y[part]
             else:
                 holds[part] = prop.restrict(part).holds(net(x[part]).double())
-        return cls(net, in_double(net), x, y, ball.beside(x), prop, holds, targets is None)
+        return cls(net, in_double(net), x, y, ball.beside(x), prop, holds, targets is None, batch=batch)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -270,6 +271,11 @@ class Verifier(Protocol):
         box that was run through the network again.
         """
         ...
+
+
+def batches(verifier: Verifier) -> int:
+    """How many batches a verifier takes at a time: its attribute of this name, or 1."""
+    return getattr(verifier, "batches", 1)
 
 
 class RadiusMethod(Protocol):
