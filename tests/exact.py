@@ -23,7 +23,23 @@ from relucert.networks.network import Network
 from relucert.networks.nodes import Affine, MaxPool2d, ReLU
 
 #: Affine nodes whose float64 matrix, found by probing, is the matrix itself: nothing is divided or summed up.
-EXACT = {"linear", "conv2d", "reshape", "permute", "add", "concat", "pad", "shift"}
+EXACT = {
+    "linear", "conv2d", "conv_transpose2d", "reshape", "permute", "add", "concat", "pad", "shift", "slice", "gather", "sum",
+}  # fmt: skip
+
+
+def is_exact(op: Affine) -> bool:
+    """Whether the matrix of a node in float64 is the matrix itself."""
+    if op.kind == "scale":
+        return not op.settings()["divide"]
+    if op.kind == "avg_pool2d":
+        return op.settings()["divisor"] == 1
+    if op.kind == "leak":
+        slopes = [value for source in op.sources().values() for value in source.value.double().flatten().tolist()]
+        slopes += [float(str(value)) for value in op.settings().values()]
+        return all(Fraction(1 - slope) == 1 - Fraction(slope) for slope in slopes)
+    return op.kind in EXACT
+
 
 Form = tuple[int, ...]  # coefficients of the inputs, then the constant
 Point = Sequence[Any]  # numbers: floats or Fractions
@@ -138,7 +154,7 @@ class Exact:
                 self.exponents.append(self.exponents[node.inputs[0]])
             else:
                 assert isinstance(node.op, Affine)
-                assert node.op.kind in EXACT, f"{node.op.kind} is not known to be exact"
+                assert is_exact(node.op), f"{node.op.kind} is not known to be exact"
                 self._affine(node.op, node.inputs)
 
     def _relu(self, op: ReLU, inputs: tuple[int, ...]) -> None:

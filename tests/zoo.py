@@ -18,11 +18,13 @@ def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
     """Random weights, biases and batch statistics: nothing is left at a special value."""
     generator = torch.Generator().manual_seed(seed)
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Conv2d):
+        if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
             std = (2 / part.weight[0].numel()) ** 0.5
             nn.init.normal_(part.weight, std=std, generator=generator)
             if part.bias is not None:
                 nn.init.normal_(part.bias, std=0.3, generator=generator)
+        if isinstance(part, nn.PReLU):  # slopes below 0 and above 1
+            part.weight.data = torch.linspace(-0.5, 1.5, part.num_parameters)
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(part.weight, mean=1, std=0.3, generator=generator)
             nn.init.normal_(part.bias, std=0.3, generator=generator)
@@ -85,6 +87,32 @@ class Dense(nn.Module):
         return 2 * self.fc(torch.cat((a, b, x), 1).mean((2, 3))) / 3.0 - 0.25
 
 
+class Sequence(nn.Module):
+    """A convolution of a sequence, a ReLU with any slope, chunks, values cut off, a product with a matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act, self.fc = nn.Conv1d(1, 2, 3, stride=2, padding=1), nn.PReLU(2), nn.Linear(3, 3)
+        self.matrix = nn.Parameter(torch.tensor([[1.0, -0.5, 0.3], [-0.7, 0.8, 0.2], [0.1, 0.4, -0.9]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.act(self.conv(x)).flatten(1).chunk(2, 1)
+        return self.fc((F.relu6(9 * b - 1) - a) @ self.matrix.t())
+
+
+class Transposed(nn.Module):
+    """A transposed convolution, a slice, a max pool of fixed windows and a sum pool."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.ConvTranspose2d(1, 2, 2, stride=2, output_padding=1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)[:, :, :4, :4:3]
+        both = F.adaptive_max_pool2d(z, (2, 1)), F.relu(F.avg_pool2d(z, 2, divisor_override=1)).sum(3, keepdim=True)
+        return self.fc(torch.cat(both, 2).flatten(1))
+
+
 def dead_windows() -> nn.Module:
     """Convolution, ReLU, max pool where whole windows are dead, so that winners have no sign of their own."""
     module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
@@ -120,6 +148,8 @@ _TABLE: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...], object, object]
     "dense": lambda: (randomised(Dense(), 9), (1, 4, 4), None, None),
     "dead windows": lambda: (dead_windows(), (1, 5, 5), None, None),
     "zero bias": lambda: (zero_bias(), (4,), None, None),
+    "sequence": lambda: (randomised(Sequence(), 13), (1, 5), None, None),
+    "transposed": lambda: (randomised(Transposed(), 12), (1, 2, 2), None, None),
 }  # fmt: skip
 
 NETWORKS = tuple(_TABLE)

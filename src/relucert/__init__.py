@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from relucert.geometry.exploration.universal import Universal as Universal
     from relucert.geometry.theorem import Region as Region
     from relucert.interop.loading import load as load
+    from relucert.interop.loading import save as save
+    from relucert.interop.sklearn import from_sklearn as from_sklearn
+    from relucert.interop.sklearn import sklearn_inputs as sklearn_inputs
     from relucert.networks.architectures import build as build
-    from relucert.networks.checkpoints import save as save
     from relucert.networks.network import Network as Network
     from relucert.records.record import Record as Record
     from relucert.records.store import RecordStore as RecordStore
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from relucert.verification.certify import certify as certify
     from relucert.verification.certify import decisions as decisions
     from relucert.verification.mip.mip import MIP as MIP
+    from relucert.verification.output_range import OutputRange as OutputRange
+    from relucert.verification.output_range import output_range as output_range
     from relucert.verification.radius import intervals as intervals
     from relucert.verification.radius import radius as radius
     from relucert.verification.registry import Auto as Auto
@@ -84,6 +88,7 @@ _HOME = {
     "MIP": "relucert.verification.mip.mip",
     "Moments": "relucert.bounding.methods.moments",
     "Network": "relucert.networks.network",
+    "OutputRange": "relucert.verification.output_range",
     "PGD": "relucert.attacks.pgd",
     "RadiusInterval": "relucert.core.results",
     "Record": "relucert.records.record",
@@ -104,12 +109,15 @@ _HOME = {
     "decisions": "relucert.verification.certify",
     "distances": "relucert.geometry.distances",
     "evaluate": "relucert.evaluation.evaluate",
+    "from_sklearn": "relucert.interop.sklearn",
     "intervals": "relucert.verification.radius",
     "load": "relucert.interop.loading",
     "minimal_attack": "relucert.attacks.problem",
     "mmr": "relucert.regularizers.mmr",
+    "output_range": "relucert.verification.output_range",
     "radius": "relucert.verification.radius",
-    "save": "relucert.networks.checkpoints",
+    "save": "relucert.interop.loading",
+    "sklearn_inputs": "relucert.interop.sklearn",
     "train": "relucert.training.loop",
 }
 

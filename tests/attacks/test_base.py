@@ -200,4 +200,4 @@ def test_bad_input_is_named():
     with pytest.raises(InvalidInput, match="restarts of apgd must be at least 1, got 0"):
         rc.attack(net, x, None, rc.Ball(2, 0.1), "apgd(restarts=0)")
     with pytest.raises(WrongMode, match="eval mode"):
-        rc.minimal_attack(net.train(), x)
+        rc.minimal_attack(network("residual").train(), inputs(network("residual")))

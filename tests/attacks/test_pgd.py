@@ -89,4 +89,4 @@ def test_bad_input_is_named():
         with pytest.raises(InvalidInput, match=message):
             rc.attack(net, *arguments)
     with pytest.raises(WrongMode, match="eval mode"):
-        rc.attack(net.train(), x, None, ball)
+        rc.attack(network("residual").train(), inputs(network("residual")), None, ball)

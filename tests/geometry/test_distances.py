@@ -220,7 +220,7 @@ def test_bad_input() -> None:
     with pytest.raises(InvalidInput, match=r"box|x must"):
         distances(net, x + 3, box=(0.0, 1.0))
     with pytest.raises(WrongMode, match="eval mode"):
-        distances(network("fc").train(), x)
+        distances(network("residual").train(), inputs(network("residual")))
 
 
 @norms

@@ -61,6 +61,8 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "conv": lambda: randomised(conv(nn.ReLU(), *head(4)), 10),
     "residual": lambda: randomised(Residual(), 7),
     "leaky": lambda: randomised(conv(nn.LeakyReLU(0.2), *head(4, lambda: nn.LeakyReLU(0.05))), 8),
+    "any slope": lambda: randomised(conv(nn.PReLU(2), nn.Flatten(), nn.Linear(4, 3)), 9),
+    "clipped": lambda: randomised(conv(nn.Hardtanh(-0.2, 0.3), nn.Flatten(), nn.Linear(4, 3)), 11),
     "max pool": lambda: randomised(conv(nn.MaxPool2d((2, 1)), nn.ReLU(), *head(2)), 4),
     "dead windows": dead,
     "no offsets": lambda: randomised(conv(nn.ReLU(), *head(4, bias=False), bias=False), 6),

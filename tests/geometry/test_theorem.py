@@ -191,7 +191,7 @@ def test_bad_input() -> None:
     with pytest.raises(InvalidInput):
         radius(net, x, method="nonsense")
     with pytest.raises(WrongMode, match="eval mode"):
-        radius(tiny("fc").train(), x)
+        radius(network("residual").train(), inputs(network("residual"), 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import relucert as rc
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.architectures import build, cnn, mlp
 from relucert.networks.layers.linear import Conv2d
@@ -199,6 +200,78 @@ def test_train_mode_is_an_error_where_certificates_are_made():
         net.require_eval("certify")
 
 
+def test_a_network_has_the_mode_of_its_module_and_none_without_batch_norm_and_dropout():
+    module = mlp((4,), 3, [5])
+    net = Network(module.train(), (4,))
+    assert net.training
+    net.require_eval("certify")
+    module.eval()
+    assert not net.training
+    net.train()
+    assert module.training
+    dropping = nn.Sequential(nn.Linear(4, 5), nn.Dropout(), nn.Linear(5, 3))
+    net = Network(dropping, (4,))
+    with pytest.raises(WrongMode, match=r"needs the network in eval mode .* module\.1"):
+        net.require_eval("certify")
+    dropping.eval()
+    net.require_eval("certify")
+    dropping[0].train()  # a linear layer has no mode
+    net.require_eval("certify")
+
+
+class ReadsItsMode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return F.dropout(self.fc(x), 0.5, self.training)
+
+
+def test_code_that_reads_the_mode_needs_eval_mode():
+    module = ReadsItsMode()
+    net = Network(module, (4,))
+    assert module.training
+    with pytest.raises(WrongMode, match=r"got module in train mode"):
+        net.require_eval("certify")
+    net.eval().require_eval("certify")
+
+
+QUESTIONS = {
+    "certify": lambda net, x, y: rc.certify(net, x, y, rc.Ball(2, 0.05), "crown").margin,
+    "radius": lambda net, x, y: rc.radius(net, x, y).lower,
+    "bounds": lambda net, x, y: rc.bounds(net, x, rc.Ball(2, 0.05)).logits.lower,
+    "attack": lambda net, x, y: rc.attack(net, x, y, rc.Ball(2, 0.3), "pgd(steps=3)").x,
+    "minimal attack": lambda net, x, y: rc.minimal_attack(net, x, y, method="ddn(steps=3)").x,
+    "distances": lambda net, x, y: rc.distances(net, x, y).region,
+    "mmr": lambda net, x, y: rc.mmr(net, x, y, 2, 0.3, 0.3),
+    "cross lipschitz": lambda net, x, y: rc.cross_lipschitz(net, x),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_modules_are_networks_as_they_are(name):
+    net = network("fc")
+    x = inputs(net, 4)
+    y = net.predict(x)
+    ask = QUESTIONS[name]
+    assert torch.equal(ask(net.module, x, y), ask(net, x, y))
+    with pytest.raises(InvalidInput, match=r"net must be a Network or an nn\.Module, got function"):
+        ask(lambda x: x, x, y)
+
+
+def test_a_number_is_no_ball():
+    net = network("fc")
+    x = inputs(net, 4)
+    for ask in (
+        lambda: rc.certify(net, x, net.predict(x), 0.1),
+        lambda: rc.bounds(net, x, 0.1),
+        lambda: rc.attack(net, x, None, 0.1),
+    ):
+        with pytest.raises(InvalidInput, match=r"ball must be a Ball, such as Ball\(inf, 0\.1\) .*, got 0\.1"):
+            ask()
+
+
 class Calls(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -217,9 +290,7 @@ UNSUPPORTED = {
     "batch mixed": lambda m, z: z.view(1, -1),
     "batch mean": lambda m, z: z.mean(0),
     "batch order": lambda m, z: z.permute(1, 0),
-    "clamp": lambda m, z: z.clamp(0, 1),
     "dropout": lambda m, z: F.dropout(z, 0.5),
-    "steep leak": lambda m, z: F.leaky_relu(z, 1.5),
     "computed weight": lambda m, z: F.linear(z, m.other * 2),
     "made tensor": lambda m, z: z + torch.ones(4),
     "broadcast": lambda m, z: z + z[:, :1],
@@ -280,8 +351,8 @@ def test_bad_arguments_are_named(arguments, message):
         Network(mlp((1, 2, 2), 3, [5]), **arguments)
     with pytest.raises(InvalidInput, match="must be an nn"):
         Network(lambda x: x, (1,))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="at least two logits"):
-        Network(nn.Linear(4, 1), (4,))
+    with pytest.raises(InvalidInput, match="a label needs a network of at least two logits, got 1 output"):
+        Network(nn.Linear(4, 1), (4,)).check(torch.zeros(1, 4), torch.zeros(1, dtype=torch.long))
     with pytest.raises(InvalidInput, match="one dtype"):
         Network(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2).double()), (4,))
 

@@ -20,7 +20,7 @@ from relucert.core.errors import CheckpointError, InvalidInput, UnsupportedLayer
 from relucert.core.properties import class_stays
 from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.checkpoints import digest, load, save
-from relucert.networks.layers.shapes import Gather
+from relucert.networks.layers.entries import Gather
 from relucert.networks.network import Network
 from relucert.networks.nodes import Affine, Source
 from relucert.networks.unpooled import unpooled
@@ -164,9 +164,9 @@ def test_a_table_that_does_not_fit_is_a_damaged_description() -> None:
 @pytest.mark.parametrize(
     ("index", "key", "message"),
     [
-        (torch.tensor([0, 1]), lambda z, index: z[:, 0], "by an index buffer alone"),
-        (torch.tensor([0, 1]), lambda z, index: z[:, 0:2], "by an index buffer alone"),
-        (torch.tensor([0, 1]), lambda z, index: z[index], "by an index buffer alone"),
+        (torch.tensor([0, 1]), lambda z, index: z[0:1], "along the batch axis"),
+        (torch.tensor([0, 1]), lambda z, index: z[None], "along the batch axis"),
+        (torch.tensor([0, 1]), lambda z, index: z[index], "or by an index buffer"),
         (torch.tensor([0, 1]), lambda z, index: z.reshape(-1, 2, 2)[:, index].flatten(1), "flatten the value first"),
         (torch.tensor([True] * 2 + [False] * 2), lambda z, index: z[:, index], "whole numbers, got dtype torch.bool"),
         (torch.tensor([0, 1]), lambda z, index: torch.index_select(z, 0, index), "along the batch axis"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import relucert as rc
-from relucert.core.errors import InvalidInput, WrongMode
+from relucert.core.errors import InvalidInput
 from relucert.core.norms import dual, norm
 from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
@@ -193,7 +193,11 @@ def test_bad_parameters_are_named(change: dict[str, float], said: str) -> None:
         mmr(net, inputs(net, 2), labels(net, 2), **given)  # type: ignore[arg-type]
 
 
-def test_needs_eval_mode() -> None:
-    net = network("fc").train()
-    with pytest.raises(WrongMode, match="mmr needs the network in eval mode"):
-        mmr(net, inputs(net, 2), labels(net, 2), 2.0, 1.0, 1.0)
+@pytest.mark.parametrize("name", ["fc", "residual"])
+def test_train_mode_counts_with_running_statistics(name: str) -> None:
+    net = network(name)
+    x, y = inputs(net, 2), labels(net, 2)
+    expected = mmr(net, x, y, 2.0, 1.0, 1.0)
+    assert torch.equal(mmr(net.train(), x, y, 2.0, 1.0, 1.0), expected)
+    assert torch.equal(mmr(net.module, x, y, 2.0, 1.0, 1.0), expected)
+    assert net.training

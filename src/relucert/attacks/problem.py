@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.base import FixedAttack, MinimalAttack, settle
 from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
-from relucert.core.ball import Ball
+from relucert.core.ball import PIXELS, Ball, as_ball
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
 from relucert.networks.prediction import adversarial
+from relucert.networks.scaled import scaled
 
 FIXED: dict[str, type[FixedAttack]] = {"pgd": PGD, "apgd": APGD}
 MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
@@ -27,7 +28,7 @@ MINIMAL: dict[str, type[MinimalAttack]] = {**MEMBERS, "best": Best}
 
 @outside_inference
 def attack(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None,
     ball: Ball,
@@ -37,7 +38,8 @@ def attack(
     """Search the ball around every input for a point of another class than y (by default the predicted class).
 
     Every point that is returned as a success lies in ball and box and changes the decision when the network is run again; its
-    distance is recomputed. A misclassified input has distance 0, a failure has distance inf.
+    distance is recomputed. A misclassified input has distance 0, a failure has distance inf. The ball may have a scale; then
+    distances are in units of the scale.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -46,22 +48,28 @@ def attack(
     True
     """
     chosen = parse(method, FIXED)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x, y)
     net.require_eval("an attack")
-    ball.check(x)
     with torch.no_grad():
         labels = net.predict(x) if y is None else y.long()
+    if ball.scale is not None:
+        question = scaled(net, x, ball)
+        found = attack(question.net, question.x, labels, question.ball, method, generator)
+        return question.adversarial(found.x, labels)
+    ball.check(x)
     generator = generator or torch.Generator(device=x.device).manual_seed(chosen.seed)
     return chosen.attack(net, x, labels, ball, generator)
 
 
 @outside_inference
 def minimal_attack(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float | int = 2,
-    box: Any = (0.0, 1.0),
+    box: Any = PIXELS,
     method: str | Method = "cw",
     generator: torch.Generator | None = None,
 ) -> Adversarial:
@@ -80,9 +88,10 @@ def minimal_attack(
     chosen = parse(method, MINIMAL)
     p = check_p(p)
     chosen.check_norm(p)
+    net = as_network(net, x)
     net.check(x, y)
     net.require_eval("an attack")
-    ball = Ball(p, math.inf, box)
+    ball = Ball(p, math.inf, net.box if box is PIXELS else box)
     ball.check(x)
     with torch.no_grad():
         predicted = net.predict(x)

@@ -18,6 +18,8 @@ from relucert.core.norms import ITERATIONS, check_p, norm
 from relucert.core.offsets import projected_offset, random_offsets
 from relucert.core.rounding import apart_up, cast_up, lost, relative_rounding, rounded_inwards, sum_up, within
 
+#: The box of pixels, for inputs of which nothing else is known; a ball with this very object was given no box.
+PIXELS = (0.0, 1.0)
 Index = int | slice | Sequence[int] | Tensor
 
 
@@ -27,7 +29,9 @@ class Ball:
 
     p: a number of at least 1, or inf. eps: a number, one number for each example, or inf for the box alone. box: None, two
     numbers, or two tensors that broadcast to x (batch, *input), taken in the dtype of x; eps is compared in float64. Lengths
-    are in pixels. x itself must lie in the box.
+    are in pixels. x itself must lie in the box. scale: one number of at least 0 for every entry of an input; then the set is
+    { z : ||(z - x) / scale||_p <= eps } inside the box, and entries of scale 0 are fixed. Functions that take a ball with a
+    scale say so; all others refuse it.
 
     >>> ball, x = Ball(2, 0.5), torch.tensor([[0.0, 0.5]])
     >>> ball.minimum(x, torch.tensor([[1.0, 1.0]])).value
@@ -40,18 +44,21 @@ class Ball:
 
     p: float | int
     eps: float | int | Tensor
-    box: tuple[float | int | Tensor, float | int | Tensor] | None = (0.0, 1.0)
+    box: tuple[float | int | Tensor, float | int | Tensor] | None = PIXELS
     # Restrictions of a box of tensors are applied once x is known: only then is it clear which sides have a batch dimension.
     _picks: tuple[Index, ...] = field(default=())
+    scale: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_p(self.p))
         object.__setattr__(self, "eps", _checked_eps(self.eps))
         object.__setattr__(self, "box", _checked_box(self.box))
+        object.__setattr__(self, "scale", _checked_scale(self.scale))
 
     def __repr__(self) -> str:
         box = None if self.box is None else f"({_short(self.box[0])}, {_short(self.box[1])})"
-        return f"Ball({self.p:g}, {_short(self.eps)}, box={box})"
+        scale = "" if self.scale is None else f", scale={_short(self.scale)}"
+        return f"Ball({self.p:g}, {_short(self.eps)}, box={box}{scale})"
 
     def check(self, x: Float[Tensor, " batch *input"]) -> None:
         """Raise InvalidInput unless x is a batch of finite points inside the box, with one example for each entry of eps."""
@@ -60,7 +67,7 @@ class Ball:
         self._radii(x)
         _refuse(~x.isfinite(), x, "x must be finite")
         lower, upper = self.bounds(x)
-        _refuse((x < lower) | (x > upper), x, f"x must lie in the box of {self!r}")
+        _refuse((x < lower) | (x > upper), x, f"x must lie in the box of {self!r} (None for no box)")
 
     def radii(self, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
         """Return eps as one number for each example, in the dtype of x."""
@@ -255,13 +262,15 @@ class Ball:
         return replace(self, box=(lower, upper))
 
     def key(self, index: int = 0, x: Float[Tensor, " batch *input"] | None = None) -> dict[str, Any]:
-        """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf".
+        """Describe the ball of one example in JSON: {"p": ..., "eps": ..., "box": ...}, infinity as "inf"; without a scale.
 
         A box of two tensors needs x, which determines the entries of the example; unless constant it becomes a digest.
 
         >>> Ball(math.inf, torch.tensor([0.25, 0.5])).key(1)
         {'p': 'inf', 'eps': 0.5, 'box': [0.0, 1.0]}
         """
+        if self.scale is not None:
+            raise InvalidInput(f"ball must have no scale to be recorded, got {self!r}")
         eps = float(self.eps[index]) if isinstance(self.eps, Tensor) else self.eps
         box = None
         if self.box is not None:
@@ -275,6 +284,10 @@ class Ball:
 
     def _radii(self, x: Tensor) -> Tensor:
         """One eps for each example, in float64."""
+        if self.scale is not None:
+            raise InvalidInput(
+                f"ball must have no scale here, got {self!r}: certify, attack, output_range and radius take a scale"
+            )
         if not isinstance(self.eps, Tensor):
             return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)
         if len(self.eps) != len(x):
@@ -310,10 +323,23 @@ def _checked_eps(eps: Any) -> float | Tensor:
     return value if value.ndim else value.item()
 
 
+def _checked_scale(scale: Any) -> Tensor | None:
+    """Check the scale and return it as None or a float64 tensor."""
+    if scale is None:
+        return None
+    try:
+        value = torch.as_tensor(scale, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"scale must be numbers, one for every entry of an input, got {scale!r}") from error
+    if not bool(((value >= 0) & value.isfinite()).all()):  # also refuses NaN
+        raise InvalidInput(f"scale must be finite and at least 0, got {scale!r}")
+    return value
+
+
 def _checked_box(box: Any) -> tuple[float | Tensor, float | Tensor] | None:
     """Check the box and return it as None or two sides, each a float or a tensor."""
-    if box is None:
-        return None
+    if box is None or box is PIXELS:
+        return box
     if not isinstance(box, tuple | list) or len(box) != 2:
         raise InvalidInput(f"box must be None, two numbers or two tensors, got {box!r}")
     try:
@@ -352,3 +378,14 @@ def _described(value: float | Tensor) -> float | str:
             return "sha256:" + hashlib.sha256(value.double().cpu().contiguous().numpy().tobytes()).hexdigest()
         value = value.flatten()[0].item()
     return str(float(value)) if math.isinf(value) else float(value) + 0.0
+
+
+def as_ball(ball: Ball, box: tuple[float, float] | None = PIXELS) -> Ball:
+    """The ball, with another box if it was given none; a clear error for anything that is no ball, such as eps alone.
+
+    >>> as_ball(Ball(2, 0.5), None), as_ball(Ball(2, 0.5, (0, 1)), None)
+    (Ball(2, 0.5, box=None), Ball(2, 0.5, box=(0, 1)))
+    """
+    if isinstance(ball, Ball):
+        return replace(ball, box=box) if ball.box is PIXELS else ball
+    raise InvalidInput(f"ball must be a Ball, such as Ball(inf, 0.1) or Ball(2, 0.5, box=None), got {ball!r}")

@@ -72,6 +72,10 @@ class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
 
 
+class MissingExtra(RelucertError, ImportError):
+    """A package that only an extra installs is missing; the message names the extra."""
+
+
 class Interrupted(KeyboardInterrupt, Generic[Result]):
     """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -23,13 +23,13 @@ from relucert.core.results import Distances, concatenate
 from relucert.geometry.hyperplane import HyperplaneDistance, hyperplane_distance
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import BUDGET, decision_norms, hyperplane_norms, row_norms
-from relucert.networks.network import Network
+from relucert.networks.network import Network, as_network
 
 Rows = Callable[[Tensor, Tensor], Tensor]
 
 
 def distances(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
@@ -46,9 +46,10 @@ def distances(
     >>> distances(net, data.x_test[:5], data.y_test[:5], p=2).region.shape
     torch.Size([5])
     """
-    p = check_p(p)
+    p, net = check_p(p), as_network(net, x)
     net.check(x, y)
     net.require_eval("distances")
+    net.require_classes("distances")
     if box is not None:
         Ball(p, math.inf, box).check(x)
     if torch.is_grad_enabled() and any(weight.requires_grad for weight in net.parameters()):

@@ -1,1 +1,1 @@
-"""Networks in other formats: `load` (any supported format, chosen by the file name), `mat` (the paper's .mat files)."""
+"""Networks in other formats: `loading` (any file, chosen by its name), `onnx`, `mat` (the paper's .mat files), `sklearn`."""

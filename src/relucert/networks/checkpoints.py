@@ -57,7 +57,7 @@ def save(net: Network, path: str | Path, about: dict[str, Any] | None = None) ->
     """
     path = Path(path)
     if path.suffix != ".safetensors":
-        raise CheckpointError(f"path must end in .safetensors, got {path.name!r}")
+        raise CheckpointError(f"path must end in .safetensors, .onnx or .onnx.gz, got {path.name!r}")
     description, tensors = describe(net)
     metadata = {
         "format": FORMAT,

@@ -16,8 +16,9 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
+from relucert.core.ball import PIXELS
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
-from relucert.networks.build.tracing import trace
+from relucert.networks.build.tracing import MODAL, logits_of, mode_matters, trace, unwrapped
 from relucert.networks.nodes import ReLU, Source, Switching
 from relucert.networks.traversal import Graph, Node
 
@@ -30,8 +31,9 @@ class Network(nn.Module):
     """A piecewise affine classifier: the given module applied to `(x - mean) / std`.
 
     The network shares the module's parameters: training one trains the other, and the graph always speaks of the current
-    weights. `x` and every radius stay in pixels, whatever normalisation the module was trained with. In eval mode batch
-    norm uses its running statistics; reasoning about a network in train mode is an error.
+    weights. `x` and every radius stay in pixels, whatever normalisation the module was trained with. The network has the mode
+    of its module. In eval mode batch norm uses its running statistics; reasoning about a network whose batch norm or dropout is
+    in train mode is an error, and without these the mode does not matter.
 
     Args:
         module: any composition of the supported layers, as modules or as functional calls.
@@ -46,6 +48,8 @@ class Network(nn.Module):
     """
 
     graph: Graph
+    #: The box of balls that were given none: that of pixels, or None where inputs are no pixels, as in a table.
+    box: tuple[float, float] | None = PIXELS
 
     def __init__(self, module: nn.Module, input_shape: Sequence[int], mean: Numbers = None, std: Numbers = None):
         super().__init__()
@@ -53,6 +57,7 @@ class Network(nn.Module):
             raise InvalidInput(f"module must be an nn.Module, got {type(module).__name__}")
         if isinstance(module, Network):
             raise InvalidInput("module is already a Network")
+        module = unwrapped(module)
         self.input_shape = _checked_shape(input_shape)
         self.module = module
         tensors = [*module.parameters(), *module.buffers()]
@@ -73,14 +78,22 @@ class Network(nn.Module):
             None if self.std is None else Source(self, "std"),
             like,
         )
-        if self.classes < 2:
-            raise InvalidInput(f"module must have at least two logits, got {self.classes}")
         self._overwrites_input = False
         self._compare()
 
     mean: Tensor | None
     std: Tensor | None
     _like: Tensor
+
+    @property
+    def training(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The mode of the module: a network has none of its own."""
+        module = self._modules.get("module") if "_modules" in self.__dict__ else None
+        return True if module is None else module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Modes are set in the module's parts, by `train` and `eval`."""
 
     # What it is.
 
@@ -124,7 +137,7 @@ class Network(nn.Module):
             x = x / self.std
         if self._overwrites_input and self.mean is None and self.std is None:
             x = x.clone()
-        return self.module(x)
+        return logits_of(self.module(x))
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits by the graph; equal to `forward` in eval mode up to rounding."""
@@ -161,23 +174,35 @@ class Network(nn.Module):
             raise InvalidInput(f"x must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}")
         if y is None:
             return
+        self.require_classes("a label")
         if not isinstance(y, Tensor) or y.dim() != 1 or len(y) != len(x):
             found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}")
         if y.is_floating_point() or y.dtype == torch.bool:
-            raise InvalidInput(f"y must hold whole numbers, got dtype {y.dtype}")
+            raise InvalidInput(
+                f"y must hold whole numbers, got dtype {y.dtype}: classes count from 0, as y.long() has them"
+            )
         wrong = (y < 0) | (y >= self.classes)
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0])
             raise InvalidInput(f"y must lie in 0..{self.classes - 1}, got {int(y[place])} at example {place}")
 
+    def require_classes(self, purpose: str) -> None:
+        """Raise unless the network has two logits or more."""
+        if self.classes < 2:
+            raise InvalidInput(
+                f"{purpose} needs a network of at least two logits, got {self.classes} output: its range over a ball is "
+                "what relucert.output_range proves"
+            )
+
     def require_eval(self, purpose: str) -> None:
-        """Raise unless the network and all its parts are in eval mode."""
-        for name, part in self.named_modules():
-            if part.training:
-                raise WrongMode(
-                    f"{purpose} needs the network in eval mode (call net.eval()), got {name or 'it'} in train mode"
-                )
+        """Raise if a part in train mode computes something else than in eval mode: batch norm, dropout, code that reads it."""
+        training = {name: part for name, part in self.named_modules() if part.training and part is not self}
+        wrong = [name for name, part in training.items() if isinstance(part, MODAL)]
+        if not wrong and training and mode_matters(self.module):
+            wrong = list(training)
+        if wrong:
+            raise WrongMode(f"{purpose} needs the network in eval mode (call net.eval()), got {wrong[0]} in train mode")
 
     # What it was checked for.
 
@@ -207,6 +232,22 @@ class Network(nn.Module):
 
     def extra_repr(self) -> str:
         return f"input_shape={self.input_shape}, classes={self.classes}, hidden_units={self.hidden_units}"
+
+
+def as_network(net: nn.Module, x: Tensor) -> Network:
+    """The network itself, or the network of a module whose inputs are those of the batch x.
+
+    >>> as_network(nn.Linear(4, 2), torch.zeros(3, 4)).input_shape
+    (4,)
+    """
+    if isinstance(net, Network):
+        return net
+    if not isinstance(net, nn.Module):
+        raise InvalidInput(f"net must be a Network or an nn.Module, got {type(net).__name__}")
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidInput(f"x must be a batch of inputs (batch, *input), got {found}")
+    return Network(net, tuple(x.shape[1:]))
 
 
 def in_double(net: Network) -> Network:

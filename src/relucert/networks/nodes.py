@@ -37,6 +37,45 @@ class Source:
         """The tensor as it is now."""
         return getattr(self.owner, self.name)
 
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """Equal for sources of the same numbers in the same order, also where two modules share a parameter."""
+        for held in (self.owner._parameters, self.owner._buffers):
+            if held.get(self.name) is not None:
+                return id(held[self.name]), "", ""
+        return id(self.owner), self.name, ""
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training may change the tensor."""
+        tensor = getattr(self.owner, self.name)
+        return isinstance(tensor, nn.Parameter) or tensor.requires_grad
+
+
+@dataclass(frozen=True, eq=False)
+class View(Source):
+    """The numbers of a tensor in another shape: `view` is "transposed" (a matrix) or "row" (a 1-D filter as a 2-D one)."""
+
+    view: str = "transposed"
+
+    @property
+    def value(self) -> Tensor:
+        """The view of the tensor as it is now."""
+        tensor = getattr(self.owner, self.name)
+        return tensor.unsqueeze(2) if self.view == "row" else tensor.t()
+
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """Equal for sources of the same numbers in the same order."""
+        return (*super().identity[:2], self.view)
+
+
+def transposed(source: Source) -> Source:
+    """The transpose of a matrix, or the matrix whose transpose was given."""
+    if isinstance(source, View) and source.view == "transposed":
+        return Source(source.owner, source.name)
+    return View(source.owner, source.name)
+
 
 @dataclass(frozen=True)
 class Literal:

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.geometry.region import LinearRegion
 from relucert.networks.affine_map import Step, chain
-from relucert.networks.network import Network
+from relucert.networks.network import as_network
 from relucert.networks.nodes import ReLU
 
 
-def cross_lipschitz(net: Network, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
+def cross_lipschitz(net: nn.Module, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
     """Omega of every example, differentiable in the weights for a fixed activation pattern.
 
     >>> import relucert as rc
@@ -31,8 +31,10 @@ def cross_lipschitz(net: Network, x: Float[Tensor, " batch *input"]) -> Float[Te
     >>> cross_lipschitz(net, data.x_test[:5]).shape
     torch.Size([5])
     """
+    net = as_network(net, x)
     net.check(x)
     net.require_eval("cross_lipschitz")
+    net.require_classes("cross_lipschitz")
     return cross_lipschitz_of(LinearRegion.at(net, x))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p
@@ -22,7 +22,7 @@ from relucert.geometry.distances import decision_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import BUDGET
 from relucert.geometry.screening import Nearest, screened_distances
-from relucert.networks.network import Network
+from relucert.networks.network import as_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class MMRTerms:
 
 
 def mmr(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
     p: float,
@@ -78,7 +78,8 @@ def mmr(
 
     gamma_b and gamma_d are distances in pixels beyond which a hyperplane costs nothing; k_b and k_d are the numbers of
     nearest hyperplanes that enter. k_d may be the number K of classes, as in the paper's runs: all K - 1 differences of
-    logits enter, and their sum is divided by K.
+    logits enter, and their sum is divided by K. In train mode as in eval mode batch norm counts with its running statistics,
+    and dropout does not count. A module is traced at every call: wrap it in a `Network` before training.
 
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
@@ -86,9 +87,8 @@ def mmr(
     >>> loss.shape, bool((loss >= 0).all())
     (torch.Size([5]), True)
     """
-    p = check_p(p)
+    p, net = check_p(p), as_network(net, x)
     net.check(x, y)
-    net.require_eval("mmr")
     parameters = MMRParameters(p=p, gamma_b=gamma_b, gamma_d=gamma_d, k_b=k_b, k_d=k_d)
     region, values, logits = LinearRegion.evaluated(net, x)
     return mmr_terms(region, region.margins_of(values, x), logits, y, parameters, budget).total

@@ -64,11 +64,11 @@ class _LipschitzRule(ForwardRule[Tensor]):
 def _estimate(net: Network, node: Node[Affine], generator: torch.Generator, iterations: int, like: Tensor) -> Tensor:
     """The spectral norm of one affine node from below: ||A v|| for a unit vector v from power iteration."""
     op = node.op
-    shape = net.graph[node.inputs[0]].shape
-    vector = torch.randn(1, *shape, generator=generator).to(like)
-    zero = torch.zeros_like(vector)
+    vectors = [torch.randn(1, *net.graph[i].shape, generator=generator).to(like) for i in node.inputs]
+    zeros = [torch.zeros_like(vector) for vector in vectors]
     with torch.no_grad():
         for _ in range(iterations):
-            back = op.transpose(op.apply(vector) - op.apply(zero))[0]
-            vector = back / back.norm().clamp(min=torch.finfo(like.dtype).tiny)
-    return (op.apply(vector) - op.apply(zero)).norm()
+            back = op.transpose(op.apply(*vectors) - op.apply(*zeros))
+            length = torch.stack([part.norm() for part in back]).norm().clamp(min=torch.finfo(like.dtype).tiny)
+            vectors = [part / length for part in back]
+    return (op.apply(*vectors) - op.apply(*zeros)).norm()

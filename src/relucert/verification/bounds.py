@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.preactivations import UnitBounds
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
 from relucert.verification.registry import BOUNDING
 
 
 @outside_inference
 @torch.no_grad()
-def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: str | Method = "crown") -> UnitBounds:
+def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method: str | Method = "crown") -> UnitBounds:
     """Intervals of the inputs of every switching node, by the node's index in the graph, and of the logits, over the ball.
 
     They are computed in the network's dtype and rounded outwards: they hold for the network in real arithmetic with the stored
@@ -33,6 +33,8 @@ def bounds(net: Network, x: Float[Tensor, " batch *input"], ball: Ball, method: 
     (torch.Size([3]), True)
     """
     chosen = parse(method, BOUNDING)
+    net = as_network(net, x)
+    ball = as_ball(ball, net.box)
     net.check(x)
     net.require_eval("bounds")
     ball.check(x)

@@ -18,15 +18,17 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.results import Certificate, Verdict
 from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
-from relucert.networks.network import Network, one_thread, outside_inference, single_threaded
+from relucert.networks.network import as_network, one_thread, outside_inference, single_threaded
+from relucert.networks.scaled import scaled
+from relucert.verification._scaled import certificate, refuse_executed
 from relucert.verification._union import decide_union
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
@@ -35,7 +37,7 @@ from relucert.verification.workers import FEW, answers
 
 @outside_inference
 def certify(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
     ball: Ball | Sequence[Ball],
@@ -53,7 +55,7 @@ def certify(
     the stored weights in real arithmetic, rounding of the proof included; `Certificate.arithmetic` says where the proof covers
     the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. `workers` is the number of
     single-threaded processes that share the inputs, by default as many as are faster (`verification.workers`); verdicts do not
-    depend on it.
+    depend on it. The ball may have a scale.
 
     Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
     has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
@@ -68,6 +70,16 @@ def certify(
     >>> [str(verdict) for verdict in found.verdict]
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
+    net = as_network(net, x)
+    if isinstance(ball, Ball) and ball.scale is not None:
+        refuse_executed(arithmetic)
+        net.check(x, y)
+        net.require_eval("a certificate")
+        given = as_ball(ball, net.box)
+        question = scaled(net, x, given)
+        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
+        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
+        return certificate(question, answer, query.prop, query.holds)
     found: dict[int, Decision] = {}
     try:
         for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers):
@@ -79,7 +91,7 @@ def certify(
 
 @outside_inference
 def decisions(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"],
     ball: Ball | Sequence[Ball],
@@ -108,10 +120,11 @@ def decisions(
     2 robust executed
     """
     chosen, entry = find(method)
+    net = as_network(net, x)
     net.check(x, y)
     net.require_eval("a certificate")
     require_full_precision(x, "a certificate")
-    balls = [ball] if isinstance(ball, Ball) else list(ball)
+    balls = [as_ball(each, net.box) for each in (ball if isinstance(ball, list | tuple) else [ball])]
     if not balls:
         raise InvalidInput(f"ball must be a ball or several, got {ball!r}")
     for each in balls:

@@ -9,16 +9,18 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.attacks.problem import MINIMAL
-from relucert.core.ball import Ball
+from relucert.core.ball import PIXELS, Ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
-from relucert.networks.network import Network, outside_inference
+from relucert.networks.network import as_network, outside_inference
+from relucert.networks.scaled import scaled
+from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
 from relucert.verification.verifier import Budget, Intervals, Query
@@ -28,16 +30,17 @@ INTERRUPTED = "interrupted: "
 
 @outside_inference
 def radius(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
-    box: Any = (0.0, 1.0),
+    box: Any = PIXELS,
     method: str | Method = "region",
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
     arithmetic: Literal["real", "executed"] = "real",
+    scale: Any = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
@@ -54,6 +57,9 @@ def radius(
     `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
     `timeout` seconds an input, its share of its batch's.
 
+    With a `scale`, one number of at least 0 for every entry of an input, distances are ||(z - x) / scale||_p, and entries of
+    scale 0 are fixed; `lower` then speaks of real arithmetic.
+
     With an `attack` on the nearest points (see `minimal_attack`) the better of its witness and the method's is the upper end.
 
     `lower` is proved for the stored weights in real arithmetic; `RadiusInterval.arithmetic` says where the proof covers the
@@ -69,6 +75,15 @@ def radius(
     >>> bool((found.lower > 0).all()), bool((found.lower <= found.upper).all())
     (True, True)
     """
+    net = as_network(net, x)
+    if scale is not None:
+        refuse_executed(arithmetic)
+        net.check(x, y)
+        net.require_eval("a radius")
+        question = scaled(net, x, Ball(p, math.inf, net.box if box is PIXELS else box, scale=scale))
+        labels = net.predict(x) if y is None else y
+        answer = radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
+        return scaled_interval(question, answer, labels)
     found: list[Intervals] = []
     try:
         for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic):
@@ -80,11 +95,11 @@ def radius(
 
 @outside_inference
 def intervals(
-    net: Network,
+    net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
-    box: Any = (0.0, 1.0),
+    box: Any = PIXELS,
     method: str | Method = "region",
     attack: str | Method | None = None,
     tol: float = 0.01,
@@ -105,7 +120,8 @@ def intervals(
     2 ['executed'] True
     """
     chosen, entry = find(method)
-    p = check_p(p)
+    p, net = check_p(p), as_network(net, x)
+    box = net.box if box is PIXELS else box
     net.check(x, y)
     net.require_eval("a radius")
     require_full_precision(x, "a radius")

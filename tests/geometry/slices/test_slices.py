@@ -422,4 +422,4 @@ def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="resolution must be"):
         slice_grid(net, plane, (0, 4))
     with pytest.raises(WrongMode, match="slicing needs"):
-        slice_grid(net.train(), plane)
+        slice_grid(Network(nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)).double(), (3,)), plane)

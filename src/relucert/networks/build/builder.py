@@ -13,6 +13,31 @@ from relucert.networks.layers.table import supported
 from relucert.networks.nodes import Affine, Literal, Shape, Source, Switching
 from relucert.networks.traversal import Node
 
+#: Layers and functions that are curved: no combination of ReLUs computes them.
+NOT_PIECEWISE_AFFINE = frozenset({
+    "sigmoid", "logsigmoid", "tanh", "softmax", "logsoftmax", "softmin", "log_softmax", "gelu", "silu", "swish",
+    "mish", "elu", "celu", "selu", "softplus", "softsign", "tanhshrink", "hardswish", "glu", "exp", "log", "sqrt",
+    "rsqrt", "pow", "square", "sin", "cos", "erf", "norm", "layernorm", "layer_norm", "groupnorm", "group_norm",
+    "instancenorm1d", "instancenorm2d", "instance_norm", "rmsnorm", "localresponsenorm", "multiheadattention",
+    "scaled_dot_product_attention", "lstm", "gru", "rnn",
+})  # fmt: skip
+WAY_OUT = (
+    "Replace such a step by ReLUs, linear layers and pools, or end the module before it (logits need no softmax); a piecewise "
+    "affine layer that is missing is added as docs/add-a-layer.md shows"
+)
+
+
+def _why(word: str) -> str:
+    if word.lower() in NOT_PIECEWISE_AFFINE:
+        return "it is not piecewise affine"
+    return "relucert has no reader for it"
+
+
+def refusal(reasons: list[str]) -> str:
+    """One message about all steps that are refused."""
+    head = "" if len(reasons) == 1 else f"{len(reasons)} steps are not supported: "
+    return f"{head}{'; '.join(reasons)}. {WAY_OUT}. {supported()}"
+
 
 class Builder:
     """The nodes made so far, and the step of the recording that is being understood."""
@@ -62,10 +87,19 @@ class Builder:
             what = f" ({type(self.module.get_submodule(str(node.target))).__name__})"
         steps = [other for other in node.graph.nodes if other.op.startswith("call")]
         step = steps.index(node) if node in steps else 0
-        return UnsupportedLayer(
-            f"{self.where()}{what}, step {step + 1} of {type(self.module).__name__}, is not supported: "
-            f"{reason or 'it is not known to be piecewise affine'}. {supported()}"
-        )
+        place = f"{self.where()}{what}, step {step + 1} of {type(self.module).__name__}"
+        return UnsupportedLayer(f"{place}, is not supported: {reason or _why(self._word(node))}")
+
+    def _word(self, node: fx.Node) -> str:
+        if node.op == "call_module":
+            return type(self.module.get_submodule(str(node.target))).__name__
+        return str(getattr(node.target, "__name__", node.target))
+
+    def opaque(self, made: Any) -> Any:
+        """Values that no node makes, behind a step that is refused."""
+        if isinstance(made, list | tuple):
+            return tuple(self.opaque(one) for one in made)
+        return Traced(0, made) if isinstance(made, Tensor) else made
 
     def tensor(self, value: Any, name: str) -> Source | None:
         """A weight: a parameter or buffer of the module, or None."""

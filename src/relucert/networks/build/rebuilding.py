@@ -22,7 +22,7 @@ from relucert.networks.network import Network
 
 def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The nodes of a network as JSON, and its tensors by name."""
-    names: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str, str], str] = {}
     tensors: dict[str, Tensor] = {}
     trainable: list[str] = []
     nodes: list[dict[str, Any]] = []
@@ -35,11 +35,11 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
         place[node.index] = len(nodes)
         used = {}
         for role, source in sources.items():
-            identity = (id(source.owner), source.name)
+            identity = source.identity
             if identity not in names:  # tied weights are one tensor with one name
                 names[identity] = f"{len(nodes)}.{role}"
                 tensors[names[identity]] = source.value.detach().cpu().contiguous()
-                if isinstance(source.value, nn.Parameter) or source.value.requires_grad:
+                if source.trainable:
                     trainable.append(names[identity])
             used[role] = names[identity]
         entry: dict[str, Any] = {
@@ -53,7 +53,8 @@ def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for name, value in (("mean", net.mean), ("std", net.std)):
         if value is not None:
             tensors[name] = value.detach().cpu().contiguous()
-    return {"input_shape": list(net.input_shape), "nodes": nodes, "trainable": trainable}, tensors
+    description = {"input_shape": list(net.input_shape), "nodes": nodes, "trainable": trainable}
+    return description | ({"box": None} if net.box is None else {}), tensors
 
 
 def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
@@ -69,6 +70,8 @@ def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
         raise CheckpointError(
             f"the description of the network does not fit its tensors: {error}", entry="description"
         ) from error
+    if "box" in description:
+        net.box = None
     return net.eval()
 
 

@@ -1,23 +1,26 @@
 """From an `nn.Module` to a graph: torch.fx records the steps, a reader adds the nodes of each step.
 
 The recorded steps are replayed on a small batch, so that shapes are known and anything that only depends on shapes
-(`x.view(x.size(0), -1)`) is already a number. A step without a reader (`networks/layers/`) is an
-error that names the layer and where it stands.
+(`x.view(x.size(0), -1)`) is already a number. Steps without a reader (`networks/layers/`) are an
+error that names all of them and where they stand: behind such a step the replay goes on with what torch computes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from relucert.core.errors import UnsupportedLayer
-from relucert.networks.build.builder import Builder
+from relucert.networks.build.builder import Builder, refusal
 from relucert.networks.build.values import Held, Traced
 from relucert.networks.layers.arithmetic import Scale, Shift
 from relucert.networks.layers.table import module_reader, overwrites, reader, supported
-from relucert.networks.nodes import Shape, Source
+from relucert.networks.nodes import Shape, Source, transposed
 from relucert.networks.traversal import Graph, Node
 
 
@@ -32,11 +35,82 @@ def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Sourc
     return _Replay(builder, start).graph()
 
 
+#: Modules that compute something else in train mode.
+MODAL = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`, `nn.DataParallel` or `DistributedDataParallel`.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> unwrapped(nn.DataParallel(layer)) is layer
+    True
+    """
+    while (inner := _inside(module)) is not None:
+        module = inner
+    return module
+
+
+def _inside(module: nn.Module) -> nn.Module | None:
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    inner = module.module if isinstance(module, parallel) else getattr(module, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else None
+
+
+def logits_of(output: Any) -> Any:
+    """The logits of a module's output: the output itself, or its entry or attribute `logits`."""
+    if isinstance(output, dict):
+        return output.get("logits", output)
+    return output if isinstance(output, Tensor | Traced) else getattr(output, "logits", output)
+
+
+class _Tracer(fx.Tracer):
+    """Records compiled and parallel parts as what they hold."""
+
+    record_stack_traces = True
+    proxy_buffer_attributes = True
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        inner = unwrapped(m)
+        return super().call_module(inner, forward if inner is m else inner.forward, args, kwargs)
+
+
+def mode_matters(module: nn.Module) -> bool:
+    """Whether the code of a module reads its mode, as `F.dropout(z, training=self.training)` does."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        recorded = []
+        for mode in (True, False):
+            module.train(mode)
+            steps = _recorded(module).nodes
+            recorded.append([(step.op, str(step.target), str(step.args), str(step.kwargs)) for step in steps])
+    except Exception:  # train mode runs other code, which cannot be recorded
+        return True
+    finally:
+        for part, training in modes:
+            part.training = training
+    return recorded[0] != recorded[1]
+
+
+def _recorded(module: nn.Module) -> fx.Graph:
+    """The steps of a module's forward with one input, other parameters at their defaults."""
+    before = set(vars(module))
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    rest = {one.name: one.default for one in parameters[1:] if one.kind not in kinds and one.default is not one.empty}
+    try:
+        return _Tracer().trace(module, concrete_args=rest or None)
+    finally:
+        for name in set(vars(module)) - before:  # tensors made in forward, which the tracer leaves there
+            delattr(module, name)
+
+
 class _Replay:
     """One pass over the recording: `env` holds what every recorded value is."""
 
     def __init__(self, builder: Builder, start: Traced):
         self.builder, self.module, self.start = builder, builder.module, start
+        self.refused: list[str] = []
 
     def graph(self) -> Graph:
         modes = [(part, part.training) for part in self.module.modules()]
@@ -52,9 +126,12 @@ class _Replay:
         for node in recording.nodes:
             self.builder.current = node
             if node.op == "output":
-                output = env[node.args[0]] if isinstance(node.args[0], fx.Node) else node.args[0]
+                output = fx.map_arg(node.args[0], lambda other: env[other])
             else:
-                env[node] = self._step(node, env)
+                env[node] = self._tried(node, env)
+        if self.refused:
+            raise UnsupportedLayer(refusal(self.refused))
+        output = logits_of(output)
         if not isinstance(output, Traced) or len(output.shape) != 1:
             shape = output.shape if isinstance(output, Traced) else type(output).__name__
             raise UnsupportedLayer(
@@ -63,22 +140,37 @@ class _Replay:
         return _prune(self.builder.nodes, output.index)
 
     def _record(self) -> fx.Graph:
-        tracer = fx.Tracer()
-        tracer.record_stack_traces = True
-        tracer.proxy_buffer_attributes = True
-        before = set(vars(self.module))
         try:
-            return tracer.trace(self.module)
+            return _recorded(self.module)
         except Exception as error:
             raise UnsupportedLayer(
                 f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
                 f"run the same layers for every input, without branches on values. {supported()}"
             ) from error
-        finally:
-            for name in set(vars(self.module)) - before:  # tensors made in forward, which the tracer leaves there
-                delattr(self.module, name)
+
+    def _tried(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        """The value of a step; of a step that is refused, what torch computes, so that later steps are looked at too."""
+        try:
+            return self._step(node, env)
+        except UnsupportedLayer as error:
+            self.refused.append(str(error))
+            try:
+                return self._computed(node, env)
+            except Exception:
+                raise UnsupportedLayer(refusal(self.refused)) from error
+
+    def _computed(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: _tensor(env[other]))  # type: ignore[misc]
+        with torch.no_grad():
+            if node.op == "call_module":
+                made = self.module.get_submodule(str(node.target))(*args, **kwargs)
+            else:
+                made = self._plain(node, args, kwargs)
+        return self.builder.opaque(made)
 
     def _step(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        if node.op == "placeholder" and str(node.target).startswith("*"):
+            return {} if str(node.target).startswith("**") else ()
         if node.op == "placeholder":
             if any(value is self.start for value in env.values()):
                 if node.args:  # a second argument with a default
@@ -101,8 +193,11 @@ class _Replay:
         else:
             if not _touches((args, kwargs), Traced):
                 if _touches((args, kwargs), Held):
-                    raise self.builder.unsupported("it computes on parameters or buffers in forward")
+                    return self._held(node, args)
                 return self._plain(node, args, kwargs)
+            if isinstance(node.target, type) and dataclasses.is_dataclass(node.target):  # an output with fields
+                names = [one.name for one in dataclasses.fields(node.target)]
+                return dict(zip(names, args, strict=False)) | kwargs
             read = reader(node.target)
             if read is None:
                 raise self.builder.unsupported()
@@ -118,12 +213,30 @@ class _Replay:
             env[node.args[0]] = made  # whoever reads the old value later sees the new one
         return made
 
+    def _held(self, node: fx.Node, args: Any) -> Any:
+        """A step on a tensor of the module: the transpose of a matrix, or its shape."""
+        value, attribute = args[0], args[1] if node.target is getattr else None
+        if isinstance(value, Held):
+            matrix = value.source.value.dim() == 2
+            if matrix and (node.target in ("t", torch.t) or attribute in ("T", "mT")):
+                return Held(transposed(value.source))
+            if matrix and node.target in ("transpose", torch.transpose) and {i % 2 for i in args[1:]} == {0, 1}:
+                return Held(transposed(value.source))
+            if node.target == "size" or attribute in ("shape", "dtype", "device", "ndim"):
+                found = value.source.value
+                return getattr(found, attribute) if attribute else found.size(*args[1:])
+        raise self.builder.unsupported("it computes on parameters or buffers in forward; keep the result as a buffer")
+
     def _plain(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """A step on shapes and numbers only: just do it."""
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)
         return node.target(*args, **kwargs)
+
+
+def _tensor(value: Any) -> Any:
+    return value.sample if isinstance(value, Traced) else value.source.value if isinstance(value, Held) else value
 
 
 def _touches(tree: Any, kind: type) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relucert.networks.build.values import Traced
-from relucert.networks.layers.family import Family, Restored
+from relucert.networks.layers.family import Family, Restored, hold
 from relucert.networks.nodes import SMALLEST, Affine, Literal, Shape, Source
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class ShiftLayer(nn.Module):
 
     def __init__(self, constant: Tensor | float, sign: int):
         super().__init__()
-        _hold(self, constant)
+        hold(self, "constant", constant)
         self.sign = sign
 
     def forward(self, z: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class ScaleLayer(nn.Module):
 
     def __init__(self, constant: Tensor | float, divide: bool):
         super().__init__()
-        _hold(self, constant)
+        hold(self, "constant", constant)
         self.divide = divide
 
     def forward(self, z: Tensor) -> Tensor:
@@ -194,13 +194,6 @@ class AddLayer(nn.Module):
     def forward(self, *values: Tensor) -> Tensor:
         first, second = values
         return first + second if self.signs[1] > 0 else first - second
-
-
-def _hold(layer: nn.Module, constant: Tensor | float) -> None:
-    if isinstance(constant, Tensor) and not isinstance(constant, nn.Parameter):
-        layer.register_buffer("constant", constant)
-    else:
-        layer.constant = constant  # type: ignore[assignment]
 
 
 def _constant(given: Restored) -> Tensor | float:

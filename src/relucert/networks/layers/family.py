@@ -81,3 +81,11 @@ def with_tensors(layer: nn.Module, tensors: Mapping[str, Tensor], names: Mapping
         else:
             layer.register_buffer(name, value)
     return layer
+
+
+def hold(layer: nn.Module, name: str, constant: Tensor | float) -> None:
+    """Give a layer a constant: a parameter, a buffer or a number."""
+    if isinstance(constant, Tensor) and not isinstance(constant, nn.Parameter):
+        layer.register_buffer(name, constant)
+    else:
+        setattr(layer, name, constant)

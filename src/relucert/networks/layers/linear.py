@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
-from relucert.networks.build.values import Traced
+from relucert.networks.build.values import Held, Traced
 from relucert.networks.layers.family import Family, Restored, arguments, held, pair, with_tensors
-from relucert.networks.layers.shapes import Pad
-from relucert.networks.nodes import Affine, Shape, Source
+from relucert.networks.layers.shapes import Pad, Reshape
+from relucert.networks.nodes import Affine, Shape, Source, View, transposed
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
@@ -210,11 +211,41 @@ def _conv2d(t: Builder, z: Traced, weight: Any, bias: Any = None, *args: Any, **
     return t.add(op, z)
 
 
-def _conv_module(t: Builder, part: nn.Conv2d, z: Traced) -> Traced:
+def _conv1d(t: Builder, z: Traced, weight: Any, bias: Any = None, *args: Any, **given: Any) -> Traced:
+    """A convolution of sequences (channels, length), as one of images of height 1."""
+    options = arguments({"stride": 1, "padding": 0, "dilation": 1, "groups": 1}, args, given)
+    source = t.tensor(weight, "weight")
+    assert source is not None
+    if len(z.shape) != 2:
+        raise InvalidInput(f"{t.where()} (conv1d) needs an input (channels, length), got shape {z.shape}")
+    for name, neutral in (("stride", 1), ("padding", 0), ("dilation", 1)):
+        if not isinstance(options[name], str):
+            options[name] = (neutral, pair(options[name])[0])
+    row = t.add(Reshape(z.shape, (z.shape[0], 1, z.shape[1])), z)
+    made = _conv2d(t, row, Held(View(source.owner, source.name, "row")), bias, **options)
+    return t.add(Reshape(made.shape, (made.shape[0], made.shape[2])), made)
+
+
+def _matmul(t: Builder, z: Any, weight: Any) -> Traced:
+    if not isinstance(z, Traced) or not isinstance(weight, Held):
+        raise t.unsupported("one factor must be the value, on the left, the other a matrix of the module, on the right")
+    if weight.source.value.dim() != 2:
+        raise t.unsupported(f"the right factor must be a matrix, got shape {tuple(weight.source.value.shape)}")
+    return t.add(Linear(transposed(weight.source), None, z.shape), z)
+
+
+def _addmm(t: Builder, bias: Any, z: Any, weight: Any, *, beta: Any = 1, alpha: Any = 1) -> Traced:
+    if beta != 1 or alpha != 1 or not isinstance(z, Traced) or not isinstance(weight, Held):
+        raise t.unsupported("it must be bias + z @ matrix, with a matrix of the module and factors 1")
+    return t.add(Linear(transposed(weight.source), t.tensor(bias, "bias"), z.shape), z)
+
+
+def _conv_module(t: Builder, part: nn.Conv1d | nn.Conv2d, z: Traced) -> Traced:
     if part.padding_mode != "zeros":
         raise t.unsupported(f"padding_mode must be 'zeros', got {part.padding_mode!r}")
     weight, bias = held(part, "weight"), held(part, "bias")
-    return _conv2d(t, z, weight, bias, part.stride, part.padding, part.dilation, part.groups)
+    read = _conv1d if isinstance(part, nn.Conv1d) else _conv2d
+    return read(t, z, weight, bias, part.stride, part.padding, part.dilation, part.groups)
 
 
 def _restored_linear(given: Restored) -> nn.Module:
@@ -242,8 +273,21 @@ def _restored_conv2d(given: Restored) -> nn.Module:
 FAMILY = Family(
     modules={
         nn.Linear: lambda t, part, z: _linear(t, z, held(part, "weight"), held(part, "bias")),
+        nn.Conv1d: _conv_module,
         nn.Conv2d: _conv_module,
     },
-    functions={F.linear: _linear, F.conv2d: _conv2d, torch.conv2d: _conv2d},
+    functions={
+        F.linear: _linear,
+        F.conv1d: _conv1d,
+        F.conv2d: _conv2d,
+        torch.conv1d: _conv1d,
+        torch.conv2d: _conv2d,
+        torch.matmul: _matmul,
+        torch.mm: _matmul,
+        operator.matmul: _matmul,
+        torch.addmm: _addmm,
+    },
+    methods={"matmul": _matmul, "mm": _matmul},
     restored={Linear.kind: _restored_linear, Conv2d.kind: _restored_conv2d},
+    forms=("products with matrices",),
 )

@@ -1,9 +1,8 @@
-"""The same numbers in another shape or order: reshapes, permutations, zero padding, concatenation, chosen entries."""
+"""The same numbers in another shape or order: reshapes, permutations, zero padding, concatenation."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relucert.core.errors import InvalidInput
-from relucert.networks.build.values import BATCH, Held, Traced, axes_without_batch
+from relucert.networks.build.values import BATCH, Traced, axes_without_batch
 from relucert.networks.layers.family import Family
-from relucert.networks.nodes import Affine, Shape, Source
+from relucert.networks.nodes import Affine, Shape
 
 if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
@@ -91,44 +89,6 @@ class Concat(Affine):
         return {"axis": self.axis}
 
 
-class Gather(Affine):
-    """Some entries of a value, by a constant table of their places in it: `out[o] = z[index[o]]`, in the table's shape.
-
-    Places count through the flattened value, from its end where they are negative; an entry may be taken several times.
-    """
-
-    kind = "gather"
-
-    def __init__(self, index: Source, in_shape: Shape):
-        self.index, self.in_shapes = index, (in_shape,)
-
-    def places(self) -> Tensor:
-        """The places in a row, counted from the beginning."""
-        return self.index.value.flatten().remainder(math.prod(self.in_shapes[0]))
-
-    def linear(self, z: Tensor) -> Tensor:
-        return z.flatten(1).index_select(1, self.places()).reshape(len(z), *self.index.value.shape)
-
-    def transpose(self, output: Tensor) -> tuple[Tensor]:
-        back = output.new_zeros(len(output), math.prod(self.in_shapes[0]))
-        back = back.index_add(1, self.places(), output.reshape(len(output), self.index.value.numel()))
-        return (back.reshape(len(output), *self.in_shapes[0]),)
-
-    def most(self) -> int:
-        """How often the entry is taken that is taken most often: the square of the map's spectral norm."""
-        return int(self.places().bincount().max())
-
-    def fixed_norm(self) -> float:
-        return math.sqrt(self.most())
-
-    @property
-    def adjoint_terms(self) -> int:
-        return self.most() + 2
-
-    def sources(self) -> dict[str, Source]:
-        return {"index": self.index}
-
-
 def _reshaped(t: Builder, z: Traced, sample: Tensor) -> Traced:
     if sample.shape[:1] != (BATCH,):
         raise t.unsupported("it mixes the examples of a batch")
@@ -180,27 +140,6 @@ def _cat(t: Builder, tensors: Any, dim: int = 0, axis: int | None = None) -> Tra
         raise t.unsupported("it joins the input with a constant")
     (place,) = axes_without_batch(t, tensors[0], dim if axis is None else axis)
     return t.add(Concat([part.shape for part in tensors], place), *tensors)
-
-
-def _select(t: Builder, z: Traced, dim: int, index: Any) -> Traced:
-    source = t.tensor(index, "index")
-    if len(z.shape) != 1 or axes_without_batch(t, z, dim) != (0,):
-        raise t.unsupported(f"it selects along one of several axes (flatten the value first), got shape {z.shape}")
-    assert source is not None
-    places, size = source.value, z.shape[0]
-    if places.dtype not in (torch.int32, torch.int64):
-        raise t.unsupported(f"its index must hold whole numbers, got dtype {places.dtype}")
-    if places.numel() == 0 or not bool(((places >= -size) & (places < size)).all()):
-        found = f"{int(places.min())}..{int(places.max())}" if places.numel() else "none"
-        raise InvalidInput(f"{t.where()}: index must hold places in {-size}..{size - 1}, got {found}")
-    return t.add(Gather(source, z.shape), z)
-
-
-def _item(t: Builder, z: Traced, key: Any) -> Traced:
-    whole = isinstance(key, tuple) and len(key) == 2 and key[0] == slice(None)
-    if not whole or not isinstance(key[1], Held):
-        raise t.unsupported("entries can be taken by an index buffer alone, as z[:, index] of a flat value")
-    return _select(t, z, 1, key[1])
 
 
 def _attribute(t: Builder, z: Traced, name: str) -> Any:
@@ -257,19 +196,6 @@ class ConcatLayer(nn.Module):
         return torch.cat(values, self.axis)
 
 
-class GatherLayer(nn.Module):
-    """Some entries of the value."""
-
-    index: Tensor
-
-    def __init__(self, index: Tensor):
-        super().__init__()
-        self.register_buffer("index", index)
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z.flatten(1)[:, self.index]
-
-
 FAMILY = Family(
     modules={
         nn.Flatten: lambda t, part, z: _flatten(t, z, part.start_dim, part.end_dim),
@@ -287,8 +213,6 @@ FAMILY = Family(
         torch.cat: _cat,
         torch.concat: _cat,
         torch.concatenate: _cat,
-        operator.getitem: _item,
-        torch.index_select: _select,
         getattr: _attribute,
     },
     methods={
@@ -301,7 +225,6 @@ FAMILY = Family(
         "transpose": _transpose,
         "contiguous": _nothing,
         "clone": _nothing,
-        "index_select": _select,
         "size": lambda t, z, *dim: z.sample.size(*dim),
         "dim": lambda t, z: z.sample.dim(),
     },
@@ -310,12 +233,10 @@ FAMILY = Family(
         Reshape.kind: lambda given: ReshapeLayer(given.settings["out_shape"]),
         Permute.kind: lambda given: PermuteLayer(given.settings["axes"]),
         Concat.kind: lambda given: ConcatLayer(given.settings["axis"]),
-        Gather.kind: lambda given: GatherLayer(given.tensors["index"]),
     },
     forms=(
         "reshapes and permutations of the axes behind the batch",
         "zero padding",
         "concatenations of values",
-        "entries of a flat value by an index buffer",
     ),
 )

@@ -8,15 +8,28 @@ from typing import Any
 
 from torch import nn
 
-from relucert.networks.layers import activations, arithmetic, linear, normalisation, pooling, shapes
+from relucert.networks.layers import (
+    activations,
+    arithmetic,
+    clipping,
+    entries,
+    linear,
+    normalisation,
+    pooling,
+    shapes,
+    transposed,
+)
 from relucert.networks.layers.family import Family, ModuleReader, Restored
 
 FAMILIES: tuple[Family, ...] = (
     linear.FAMILY,
+    transposed.FAMILY,
     normalisation.FAMILY,
     pooling.FAMILY,
     activations.FAMILY,
+    clipping.FAMILY,
     shapes.FAMILY,
+    entries.FAMILY,
     arithmetic.FAMILY,
 )
 
