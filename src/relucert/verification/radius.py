@@ -114,10 +114,10 @@ def intervals(
     >>> import relucert as rc
     >>> net, data = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits")
     >>> for index, found in intervals(net, data.x_test[:3], method="crown"):
-    ...     print(index, found.arithmetic, float(found.lower) > 0)
-    0 ['executed'] True
-    1 ['executed'] True
-    2 ['executed'] True
+    ...     print(index, 0 < float(found.lower) <= float(found.upper))
+    0 True
+    1 True
+    2 True
     """
     chosen, entry = find(method)
     p, net = check_p(p), as_network(net, x)
