@@ -38,9 +38,9 @@ ROWS = ("plain", "plain", "near", "near", "duplicate", "cancelling", "equal plan
 REPORTED = 1_000_000  # seeds from here on are networks of the reported recipe
 
 CERTIFY = (
-    "region", "region(regions=1)", "universal", "ibp", "kw", "crown", "alpha", "lipschitz", "sdp(steps=5)",
-    "moments(steps=20)",
-    "bab(nodes=100)", "mip(seconds=2)", "mip(seconds=2, tighten='crown')", "mip(seconds=2, tighten='lp')",
+    "region", "region(regions=1)", "universal", "ibp", "kw", "crown", "alpha", "alpha(inner=3, steps=5)", "lipschitz",
+    "sdp(steps=5)", "moments(steps=20)", "bab(nodes=100)", "mip(seconds=2)", "mip(seconds=2, tighten='crown')",
+    "mip(seconds=2, tighten='lp')",
     "mip(seconds=2, solver='scip')", "auto(nodes=50, restarts=1)",
 )  # fmt: skip
 RADIUS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from asserts import assert_sound
 from relucert.bounding.backward_bounds import BackwardBounds
+from relucert.bounding.inner_slopes import InnerAscent
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP
@@ -22,6 +24,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import class_stays
 from relucert.networks.affine_map import chain
+from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.networks.patches import patches
 from zoo import NETWORKS, inputs, network, randomised
@@ -323,6 +326,10 @@ def test_bad_parameters_are_named() -> None:
         Alpha(steps=-1)
     with pytest.raises(InvalidInput, match=r"rate of alpha must lie between 0 and 10, got 0\.0"):
         Alpha(rate=0.0)
+    with pytest.raises(InvalidInput, match="inner of alpha must be at least 0, got -2"):
+        Alpha(inner=-2)
+    with pytest.raises(InvalidInput, match=r"seconds of alpha must be at least 0, got -1\.0"):
+        Alpha(seconds=-1)
 
 
 @names
@@ -338,3 +345,70 @@ def test_inner_steps_only_tighten(name: str) -> None:
         gained += float((within.lower - known.lower).sum() + (known.upper - within.upper).sum())
     if name in ("fc deep", "cnn", "residual"):
         assert gained > 0
+
+
+def deep(seed: int, layers: int, dtype: torch.dtype = torch.float64) -> Network:
+    return Network(randomised(mlp((6,), 3, [12] * layers), seed).to(dtype), (6,)).eval()
+
+
+def testinner_slopes_pay_in_deep_chains() -> None:
+    """By the rule that stands in the documentation, and margins are larger for it; shallow networks take no inner steps."""
+    assert [Alpha().inner_steps(deep(0, layers)) > 0 for layers in (1, 3, 4, 6)] == [False, False, True, True]
+    assert Alpha(inner=0).inner_steps(deep(0, 6)) == 0
+    for seed in range(3):
+        net = deep(seed, 6)
+        x = inputs(net, 4)
+        ball, prop = Ball(math.inf, 0.3), class_stays(net.predict(x), net.classes, dtype=torch.float64)
+        plain, inner = (method.solve(net, x, ball, prop) for method in (Alpha(inner=0), Alpha()))
+        assert bool((inner[1] >= CROWN().solve(net, x, ball, prop)[1]).all())
+        assert float((inner[1] - plain[1]).mean()) > 0.1 * float(plain[1].abs().mean())
+        assert_sound(net, x, ball, *inner[:1], prop, inner[1], sampled(ball, x, 200))
+
+
+def test_more_inner_steps_keep_what_fewer_have_proved() -> None:
+    """Of the first layer behind a ReLU, whose steps are the same ones; later layers see other bounds."""
+    net = deep(1, 4)
+    x, ball = inputs(net, 3), Ball(math.inf, 0.1)
+    second = net.switches[1].index
+    found = [Alpha(inner=steps).units(net, x, ball).inputs[second] for steps in (0, 1, 3, 8)]
+    for fewer, more in pairwise(found):
+        assert bool(((more.lower >= fewer.lower) & (more.upper <= fewer.upper)).all())
+    assert float((found[-1].lower - found[0].lower).sum()) > 0
+
+
+def testinner_slopes_end_with_the_clock() -> None:
+    """Without a second, alpha is crown; bounds of units are those that were known."""
+    net = deep(2, 5)
+    x, ball = inputs(net, 3), Ball(math.inf, 0.1)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    late, crown = Alpha(seconds=0.0).solve(net, x, ball, prop), CROWN().solve(net, x, ball, prop)
+    assert torch.equal(late[1], crown[1])
+    for index, within in late[0].inputs.items():
+        assert torch.equal(within.lower, crown[0].inputs[index].lower)
+
+
+def testinner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
+    net = deep(3, 5)
+    x, ball = inputs(net, 5), Ball(math.inf, 0.1)
+    prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
+    whole, pieces = (Alpha(budget=budget).solve(net, x, ball, prop)[1] for budget in (2**29, 2**14))
+    torch.testing.assert_close(whole, pieces, rtol=1e-9, atol=1e-9)
+
+
+def test_examples_with_too_many_unstable_units_keep_their_bounds() -> None:
+    """Each example by its own count, whoever shares the batch."""
+    net = deep(4, 4)
+    x, ball = inputs(net, 6), Ball(math.inf, torch.tensor([0.01, 0.02, 0.05, 0.1, 0.2, 0.4], dtype=torch.float64))
+    known = CROWN().units(net, x, ball).detach()
+    behind = [node.index for node in net.switches[1:]]
+    counts = torch.stack([known.inputs[index].unstable.sum(1) for index in behind]).sum(0)
+    most = int(counts.sort().values[3])
+    found = InnerAscent(steps=3, rate=0.3, budget=2**29, most=most).refined(net, known, x, ball)
+    gained = torch.stack([(found.inputs[i].lower - known.inputs[i].lower).abs().sum(1) for i in behind]).sum(0)
+    assert bool((gained[counts > most] == 0).all())
+    assert bool((gained[(counts <= most) & (counts > 0)] > 0).any())
+    alone = InnerAscent(steps=3, rate=0.3, budget=2**29, most=most).refined(
+        net, known.restrict(torch.tensor([2])), x[2:3], ball.restrict(torch.tensor([2]))
+    )
+    for index in behind:
+        torch.testing.assert_close(alone.inputs[index].lower[0], found.inputs[index].lower[2], rtol=0, atol=1e-12)

@@ -24,7 +24,7 @@ from relucert.networks.nodes import MaxPool2d, ReLU
 from relucert.verification.registry import BOUNDING
 from zoo import NETWORKS, inputs, network, randomised
 
-SETTINGS = {"alpha": {"steps": 3}, "sdp": {"steps": 3}, "moments": {"steps": 10, "rank": 3}}
+SETTINGS = {"alpha": {"steps": 3, "inner": 2}, "sdp": {"steps": 3}, "moments": {"steps": 10, "rank": 3}}
 METHODS: dict[str, Bounding] = {
     name: BOUNDING[name](**SETTINGS.get(name, {}))
     for name in ("ibp", "kw", "crown", "alpha", "lipschitz", "sdp", "moments")

@@ -252,3 +252,12 @@ def test_long_lists_of_members_are_refused(tmp_path: Path, monkeypatch: pytest.M
     write(tmp_path / "mnist.npz", GREY, arrays_of(GREY), "here")
     with pytest.raises(DamagedData, match="its list of members must have at most 100 bytes, got"):
         check(tmp_path / "mnist.npz", GREY)
+
+
+def test_labels_out_of_range_have_path_and_remedy(tmp_path: Path) -> None:
+    arrays = arrays_of(GREY)
+    arrays["y_test"][0] = 10
+    path = write_npz(tmp_path / "mnist.npz", arrays)
+    with pytest.raises(DamagedData, match=r"must lie in 0..9, got 0..10; delete the file") as caught:
+        check(path, GREY)
+    assert (caught.value.path, caught.value.entry) == (str(path), "y_test")

@@ -17,7 +17,7 @@ from relucert.attacks.problem import attack
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput, WrongMode
 from relucert.geometry.distances import distances
-from relucert.geometry.exploration._search import RegionSearch
+from relucert.geometry.exploration.search import RegionSearch
 from relucert.geometry.theorem import Region
 from relucert.networks.network import Network
 from relucert.verification.radius import radius
@@ -80,7 +80,7 @@ def test_one_region_is_the_theorem(name: str, p: float, dtype: torch.dtype) -> N
     x = inputs(net, 4, seed=3)
     y = net.predict(x)
     for box in (None, UNIT):
-        found = radius(net, x, p=p, box=box, method=Region(regions=1, facets=False))
+        found = radius(net, x, p=p, box=box, method=Region(regions=0, facets=False))
         with torch.no_grad():
             d = distances(net, x, y, p, box)
         expected = torch.minimum(d.region, d.decision)
@@ -163,7 +163,7 @@ def test_five_regions_by_default() -> None:
     net = network("fc deep")
     x = inputs(net, 6)
     whole, five, one = (
-        radius(net, x, p=2, method=method) for method in ("region", Region(regions=5), Region(regions=1))
+        radius(net, x, p=2, method=method) for method in ("region", Region(regions=5), Region(regions=0))
     )
     assert torch.equal(whole.lower, five.lower)
     assert bool((whole.lower > one.lower).any())
@@ -172,8 +172,8 @@ def test_five_regions_by_default() -> None:
 def test_bad_input() -> None:
     net = tiny("fc")
     x = inputs(net, 2)
-    with pytest.raises(InvalidInput, match="regions of region must be at least 1"):
-        Region(regions=0)
+    with pytest.raises(InvalidInput, match="regions of region must be at least 0"):
+        Region(regions=-1)
     with pytest.raises(InvalidInput, match="budget of region"):
         Region(budget=1)
     with pytest.raises(InvalidInput, match="p must be"):

@@ -311,7 +311,9 @@ def test_bad_inputs_are_named():
 
 
 def test_architectures_refuse_what_they_cannot_take():
-    with pytest.raises(InvalidInput, match="must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"):
+    with pytest.raises(
+        InvalidInput, match="must be one of fc1, fc10, fc-2x256, fc-4x256, fc-6x256, cnn, cnn-wide, resnet, got 'vgg'"
+    ):
         build("vgg", (1, 28, 28), 10)
     with pytest.raises(InvalidInput, match="channels, height, width"):
         cnn((784,), 10)

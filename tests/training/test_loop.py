@@ -230,7 +230,10 @@ def test_an_unwritable_folder_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "vgg"}, "model must be one of fc1, fc10, cnn, cnn-wide, resnet, got 'vgg'"),
+        (
+            {"model": "vgg"},
+            "model must be one of fc1, fc10, fc-2x256, fc-4x256, fc-6x256, cnn, cnn-wide, resnet, got 'vgg'",
+        ),
         (
             {"scheme": "magic"},
             "scheme must be one of plain, at, mmr, mmr-dd, mmr.at, mmr-universal, .*, kw, .*, spectral, got 'magic'",

@@ -206,7 +206,7 @@ def test_radii_are_certified_and_near_what_can_be(name: str, method: str) -> Non
         finite = found.lower.isfinite()
         ball = rc.Ball(p, torch.where(finite, found.lower, 1.0), box)
         # The region theorem's radius may be the larger one; otherwise the bound proves this radius again.
-        theorem = rc.Region(regions=1).radius(net, x, y, p, box).lower
+        theorem = rc.Region(regions=0).radius(net, x, y, p, box).lower
         verdicts = certify(net, x, y, ball, method).which(Verdict.ROBUST)
         assert bool((verdicts | (found.lower <= theorem * (1 + 1e-9)) | ~finite).all())
         assert_below_attack(found, rc.attack(net, x, y, rc.Ball(p, found.lower.clamp(max=10.0), box), rc.PGD(steps=20)))
@@ -223,7 +223,7 @@ def test_the_region_of_an_input_is_computed_once(monkeypatch, facets: bool) -> N
     passes: list[int] = []
     values = Graph.values
     monkeypatch.setattr(Graph, "values", lambda self, z, keep: passes.append(len(keep)) or values(self, z, keep))
-    found = certify(net, x, net.predict(x), rc.Ball(2, 1e-6), rc.Region(regions=1, facets=facets))
+    found = certify(net, x, net.predict(x), rc.Ball(2, 1e-6), rc.Region(regions=0, facets=facets))
     assert set(found.verdict) == {Verdict.ROBUST}
     # All other passes keep the logits alone; the patterns of the region come from one pass.
     assert len([kept for kept in passes if kept > 1]) == 1

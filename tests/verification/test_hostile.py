@@ -14,7 +14,8 @@ from relucert.networks.network import Network
 
 CERTIFY = ("region", "universal", "ibp", "crown", "alpha", "lipschitz", "bab(nodes=20)", "mip(seconds=2)")
 RADIUS = (
-    "region", "region(regions=1)", "region(regions=None)", "region(facets=False)", "universal", "crown",
+    "region", "region(regions=0)", "region(regions=1)", "region(regions=None)", "region(facets=False)", "universal",
+    "crown",
     "bab(nodes=20)", "mip(seconds=0.5)",
 )  # fmt: skip
 
@@ -118,7 +119,9 @@ class Repeated(nn.Module):
         return self.last(torch.relu(self.first(z[:, self.index])))
 
 
-@pytest.mark.parametrize("method", ["region", "region(regions=1)", "region(regions=None)", "region(facets=False)"])
+@pytest.mark.parametrize(
+    "method", ["region", "region(regions=0)", "region(regions=1)", "region(regions=None)", "region(facets=False)"]
+)
 def test_rows_behind_a_repeated_entry_are_not_taken_for_exact(method):
     net = Network(Repeated(), (1,)).eval()
     x, y = torch.tensor([[0.25]], dtype=torch.float64), torch.tensor([0])

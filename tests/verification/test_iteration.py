@@ -145,7 +145,13 @@ def test_what_splits_prove_says_what_rounding_was_charged(p):
         assert bool(((charged >= 0) & (charged < 1e-6)).all()), charged
 
 
-@pytest.mark.parametrize(("method", "p"), [("crown", 2.0), ("alpha", math.inf), ("bab(nodes=10)", math.inf)])
+@pytest.mark.parametrize(
+    ("method", "p"),
+    [
+        ("crown", 2.0), pytest.param("alpha", math.inf, marks=pytest.mark.slow),
+        pytest.param("bab(nodes=10)", math.inf, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_radii_say_what_their_proofs_cover(case, method, p):
     """A radius that is proved for the executed network is one that a strict certificate confirms."""
     net, x, y = case

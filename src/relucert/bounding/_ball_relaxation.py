@@ -33,7 +33,7 @@ from relucert.networks.patches import Filters
 _CACHE = 2**20  # bytes of a tensor of constants that are computed together
 
 
-class _Surroundings(NamedTuple):
+class Surroundings(NamedTuple):
     """Box and ball of some units: z0, l - z0 and u - z0 (batch, units), rho (batch,)."""
 
     centre: Tensor
@@ -97,8 +97,8 @@ class BallRelaxation:
         place = units.unsqueeze(1).expand(-1, rows.shape[1], -1)
         own = rows.flatten(2).gather(2, place) * mask.unsqueeze(1)
         centre, low, high = (side.flatten(1).gather(1, units) for side in (self.centre, self.low, self.high))
-        around = _Surroundings(centre, low, high, self.reach)
-        low = self._constant(own, slopes.flatten(2).gather(2, place), around)
+        around = Surroundings(centre, low, high, self.reach)
+        low = least_gap(own, own * slopes.flatten(2).gather(2, place), around, self.slope, self.rounds).value
         return Pulled(rows * slopes, low, None, charged(rows, self.charge))
 
     def convolved(self, value: Tensor, filters: Filters) -> Interval:
@@ -115,8 +115,12 @@ class BallRelaxation:
         for parts in zip(*(part.flatten(0, 1).split(at_once) for part in (*seen, reach)), strict=True):
             own, rising, falling, *around = parts
             rising, falling, rows = rising.unsqueeze(1), falling.unsqueeze(1), weights * own.unsqueeze(1)
-            least = self._constant(rows, torch.where(weights > 0, rising, falling), _Surroundings(*around))
-            most = self._constant(-rows, torch.where(weights > 0, falling, rising), _Surroundings(*around))
+            low_back, high_back = (
+                side * torch.where(weights > 0, first, second)
+                for side, first, second in ((rows, rising, falling), (-rows, falling, rising))
+            )
+            least = least_gap(rows, low_back, Surroundings(*around), self.slope, self.rounds).value
+            most = least_gap(-rows, high_back, Surroundings(*around), self.slope, self.rounds).value
             constants.append((least, most))
         least, most = (
             torch.cat(ends).unflatten(0, reach.shape).permute(1, 2, 0).reshape(low.shape)
@@ -124,64 +128,79 @@ class BallRelaxation:
         )
         return Interval(low + least, high - most)
 
-    def _constant(
-        self,
-        rows: Float[Tensor, " batch rows units"],
-        slopes: Float[Tensor, " batch rows units"],
-        around: _Surroundings,
-    ) -> Float[Tensor, " batch rows"]:
-        """The right side of the inequality for c = `rows` and g = `slopes * rows`, at nearly its best lam, rounded down."""
-        with torch.no_grad():
-            up, down = rows * (1 - slopes), rows * (self.slope - slopes)
-            centre, low, high, reach = (side.unsqueeze(1) for side in around)
-            middle = torch.minimum(torch.maximum(-centre, low), high)
-            up_centre, down_centre = up * centre, down * centre
-            # Where g is c or s c a piece is flat and ties with the kink: the side of the centre decides then, not rounding.
-            slack = gamma_above(8, rows.dtype) * (up_centre.abs() + down_centre.abs())
-            bias = torch.where(centre >= 0, slack, -slack)
-            limits = torch.finfo(rows.dtype)
-            least, most = limits.tiny**0.5, limits.max**0.25
-            unit = reach.clamp(min=1 / most)
 
-            def at(lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                """The minimisers t, whether they lie on the upper piece, and the right side.
+class Gap(NamedTuple):
+    """`value` (batch, rows) bounds c' phi(z) - g' z below; `lost` (batch, rows, units) is what single units take from it."""
 
-                Where c = 0 both pieces are lam / 2 t^2, and the minimum is on the piece that contains t = 0.
-                """
-                half = lam.unsqueeze(2) / 2
-                near = -half.mul(2)
-                # Without a parabola a piece is least at an end: a slope divided by zero goes there, however small it is.
-                right, left = (torch.where(side == 0, side, side / near) for side in (up, down))
-                torch.minimum(torch.maximum(right, middle, out=right), high, out=right)
-                torch.minimum(torch.maximum(left, low, out=left), middle, out=left)
-                over = torch.addcmul(up, half, right).mul_(right).add_(up_centre)
-                under = torch.addcmul(down, half, left).mul_(left).add_(down_centre)
-                upper = over <= under + bias
-                step = torch.where(upper, right, left)
-                value = torch.minimum(over, under, out=over).sum(2) - lam / 2 * reach.square()
-                return step, upper, value
+    value: Tensor
+    lost: Tensor
 
-            none = torch.zeros_like(reach.expand(rows.shape[:2]))
-            lam = (torch.maximum(up.abs(), down.abs()).norm(dim=2) / unit).clamp(least, most)
-            lower, higher, kept = none + least, none + most, none
-            place, upper, best = at(none)  # with the box alone
-            for _ in range(self.rounds):
-                step, over, value = at(lam)
-                better = value > best
-                best, kept = torch.where(better, value, best), torch.where(better, lam, kept)
-                place = torch.where(better.unsqueeze(2), step, place)
-                upper = torch.where(better.unsqueeze(2), over, upper)
-                length = step.norm(dim=2)
-                lower = torch.where(length > reach, lam, lower)
-                higher = torch.where(length > reach, higher, lam)
-                # Exact if no unit changes its piece; outside the bracket: the middle of the bracket in logarithms.
-                guess = lam * length / unit
-                lam = torch.where((guess > lower) & (guess < higher), guess, lower.sqrt() * higher.sqrt())
-            # torch.where with two numbers gives float32: a slope must not lose its last digits.
-            chosen = torch.where(upper, torch.ones_like(rows), self.slope)
-            place, squares = centre + place, place.square().sum(2)
-            size = (rows * (chosen - slopes) * place).abs().sum(2) + kept / 2 * (squares + reach.square())
-            rest = kept / 2 * (squares - reach.square())
-            rest = rest - 4 * relative_rounding(rows.shape[2], rows.dtype) * size - 2 * slack.sum(2)
-        # By the envelope theorem the gradient is that of the terms with lam and the minimisers held fixed.
-        return (rows * (chosen - slopes) * place).sum(2) + rest
+
+def least_gap(
+    rows: Float[Tensor, " batch rows units"],
+    back: Float[Tensor, " batch rows units"],
+    around: Surroundings,
+    slope: float,
+    rounds: int,
+) -> Gap:
+    """The right side of the inequality for c = `rows` and g = `back`, at nearly its best lam, rounded down.
+
+    `slope` is the leak s, `rounds` are those of the search for lam.
+    """
+    with torch.no_grad():
+        up, down = rows - back, slope * rows - back
+        centre, low, high, reach = (side.unsqueeze(1) for side in around)
+        middle = torch.minimum(torch.maximum(-centre, low), high)
+        up_centre, down_centre = up * centre, down * centre
+        # Where g is c or s c a piece is flat and ties with the kink: the side of the centre decides then, not rounding.
+        slack = gamma_above(8, rows.dtype) * (up_centre.abs() + down_centre.abs())
+        bias = torch.where(centre >= 0, slack, -slack)
+        limits = torch.finfo(rows.dtype)
+        least, most = limits.tiny**0.5, limits.max**0.25
+        unit = reach.clamp(min=1 / most)
+
+        def at(lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """The minimisers t, whether they lie on the upper piece, and the right side.
+
+            Where c = 0 both pieces are lam / 2 t^2, and the minimum is on the piece that contains t = 0.
+            """
+            half = lam.unsqueeze(2) / 2
+            near = -half.mul(2)
+            # Without a parabola a piece is least at an end: a slope divided by zero goes there, however small it is.
+            right, left = (torch.where(side == 0, side, side / near) for side in (up, down))
+            torch.minimum(torch.maximum(right, middle, out=right), high, out=right)
+            torch.minimum(torch.maximum(left, low, out=left), middle, out=left)
+            over = torch.addcmul(up, half, right).mul_(right).add_(up_centre)
+            under = torch.addcmul(down, half, left).mul_(left).add_(down_centre)
+            upper = over <= under + bias
+            step = torch.where(upper, right, left)
+            value = torch.minimum(over, under, out=over).sum(2) - lam / 2 * reach.square()
+            return step, upper, value
+
+        none = torch.zeros_like(reach.expand(rows.shape[:2]))
+        lam = (torch.maximum(up.abs(), down.abs()).norm(dim=2) / unit).clamp(least, most)
+        lower, higher, kept = none + least, none + most, none
+        place, upper, best = at(none)  # with the box alone
+        for _ in range(rounds):
+            step, over, value = at(lam)
+            better = value > best
+            best, kept = torch.where(better, value, best), torch.where(better, lam, kept)
+            place = torch.where(better.unsqueeze(2), step, place)
+            upper = torch.where(better.unsqueeze(2), over, upper)
+            length = step.norm(dim=2)
+            lower = torch.where(length > reach, lam, lower)
+            higher = torch.where(length > reach, higher, lam)
+            # Exact if no unit changes its piece; outside the bracket: the middle of the bracket in logarithms.
+            guess = lam * length / unit
+            lam = torch.where((guess > lower) & (guess < higher), guess, lower.sqrt() * higher.sqrt())
+        # torch.where with two numbers gives float32: a slope must not lose its last digits.
+        chosen = torch.where(upper, torch.ones_like(rows), slope)
+        place, squares = centre + place, place.square().sum(2)
+        size = ((rows * chosen - back) * place).abs().sum(2) + kept / 2 * (squares + reach.square())
+        if slope:  # the product s c is rounded before the difference is taken
+            size = size + (slope * rows * place).abs().sum(2)
+        rest = kept / 2 * (squares - reach.square())
+        rest = rest - 4 * relative_rounding(rows.shape[2], rows.dtype) * size - 2 * slack.sum(2)
+    # By the envelope theorem the gradient is that of the terms with lam and the minimisers held fixed.
+    gap = (rows * chosen - back) * place
+    return Gap(gap.sum(2) + rest, -gap.detach())

@@ -17,7 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relucert.networks.network import frozen_weights
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.propagation import Relaxations, pull_back
+from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.rounding import Charge, Margins
+from relucert.core.ball import Ball
+from relucert.networks.network import Network, frozen_weights
 
 #: Evaluates a bound at the current variables: the objective to ascend, and what is proved, without gradient.
 Bound = Callable[[], tuple[Tensor, Tensor]]
@@ -98,3 +103,52 @@ def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor]
         decay.step()
 
     return update
+
+
+@dataclass(frozen=True, eq=False)
+class Functionals:
+    """Linear functionals of the value of a node, (batch, rows, *shape), to be bounded below over a ball."""
+
+    net: Network
+    node: int
+    rows: Float[Tensor, " batch rows *shape"]
+    bounds: UnitBounds
+    x: Float[Tensor, " batch *input"]
+    ball: Ball
+    charge: Charge | None
+
+    def ascend(self, rate: float, schedule: Schedule) -> Float[Tensor, " batch rows 3"]:
+        """The best lower bounds after steps at a `rate` on the slopes of all ReLUs on the way.
+
+        Bounds are those of `Margins`: as computed, for real arithmetic, for the executed network.
+        """
+        slopes, fixed = self._start()
+
+        def bound() -> tuple[Tensor, Tensor]:
+            margins = self._margins(slopes, fixed)
+            return margins.computed, margins.stacked()
+
+        leaks = [self.net.graph[index].op.slope for index in slopes]  # type: ignore[attr-defined]
+        unknown = self.rows.new_full((*self.rows.shape[:2], 3), -math.inf)
+        variables = Variables(list(slopes.values()), leaks, 1.0, rate)
+        return dual_ascent(self.net, bound, [variables], unknown, schedule)
+
+    def _start(self) -> tuple[dict[int, Tensor], Relaxations]:
+        """CROWN's lower slopes of every ReLU on the way, one for each row, and the relaxations of all other nodes."""
+        starts = self.bounds.relaxed(self.net, "adaptive")
+        slopes = {}
+        for relu in self.net.relus:
+            if relu.index <= self.node:
+                relaxation = starts[relu.index]
+                assert isinstance(relaxation, ReLURelaxation)
+                below = relaxation.below.detach().unsqueeze(1)
+                slopes[relu.index] = below.expand(-1, self.rows.shape[1], *relu.shape).clone()
+        return slopes, {i: other for i, other in starts.items() if i <= self.node and i not in slopes}
+
+    def _margins(self, slopes: dict[int, Tensor], fixed: Relaxations) -> Margins:
+        """The lower bounds for given slopes."""
+        relaxations = dict(fixed)
+        for index, slope in slopes.items():
+            op, drift = self.net.graph[index].op, self.bounds.drift(index)
+            relaxations[index] = relax(op, self.bounds.inputs[index], slope, drift)  # type: ignore[arg-type]
+        return pull_back(self.net.graph, self.node, self.rows, relaxations, self.charge).margins(self.x, self.ball)

@@ -9,6 +9,7 @@ relaxations of the nodes before. A node without a switching node before it is li
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
@@ -61,6 +63,16 @@ class UnitBounds:
             self.logits.restrict(batch),
             None if self.rounding is None else self.rounding.restrict(batch),
         )
+
+    @staticmethod
+    def joined(parts: Sequence[UnitBounds]) -> UnitBounds:
+        """The bounds of several batches one after the other; what rounding does is left out."""
+
+        def all_of(found: Sequence[Interval]) -> Interval:
+            return Interval(torch.cat([each.lower for each in found]), torch.cat([each.upper for each in found]))
+
+        inputs = {index: all_of([part.inputs[index] for part in parts]) for index in parts[0].inputs}
+        return UnitBounds(inputs, all_of([part.logits for part in parts]))
 
     def detach(self) -> UnitBounds:
         """The bounds as constants, without gradients."""
@@ -191,6 +203,7 @@ class _PreactivationBounds(ChargedIntervals):
         rounding = backward.rounding
         super().__init__(None if rounding is None else Accuracy(backward.graph, rounding))
         self.backward, self.tightening = backward, tightening
+        self.gradients = GradientBounds(backward.graph, backward.x, backward.ball)
         self.inputs: dict[int, Interval] = {}
         self.relaxations: dict[int, ReLURelaxation | MaxPoolRelaxation] = {}
         #: The intervals of the values of switching nodes.
@@ -233,6 +246,8 @@ class _PreactivationBounds(ChargedIntervals):
         intervals = self.tightening.intervals or not everything
         if self.backward.patched(source) and self.tightening.every:
             return self.backward.local(self.relaxations, charge)
+        if charge is None and not everything and self.gradients.serves(self.relaxations):
+            return self.gradients.refined(source, known, self.relaxations)
         if not everything:
             known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():

@@ -222,6 +222,20 @@ class Ball:
         tensors = self.box is not None and any(isinstance(side, Tensor) for side in self.box)
         return replace(self, eps=eps, _picks=(*self._picks, index) if tensors else ())
 
+    def without_box(self) -> Ball:
+        """Return the ball alone, without its box: a set that contains this one."""
+        return replace(self, box=None, _picks=())
+
+    def cut(self, x: Float[Tensor, " batch *input"]) -> Bool[Tensor, " batch"]:
+        """Return which balls of finite radius the box makes smaller.
+
+        >>> Ball(2, 0.2).cut(torch.tensor([[0.1, 0.5], [0.4, 0.5]]))
+        tensor([ True, False])
+        """
+        lower, upper = self.bounds(x)
+        low, high = self.without_box().hull(x)
+        return self._radii(x).isfinite() & ((low < lower) | (high > upper)).flatten(1).any(1)
+
     def with_eps(self, eps: float | Sequence[float] | Tensor) -> Ball:
         """Return the ball with another eps."""
         return replace(self, eps=eps)

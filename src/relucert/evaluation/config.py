@@ -150,7 +150,7 @@ class RadiusConfig(PointsConfig):
     tol: float = 0.01
     """The relative width to which bab and auto narrow intervals."""
     timeout: float | None = None
-    """Seconds that a point may cost bab and auto, its share of its batch's. None: no limit."""
+    """Seconds that a point may cost region, bab and auto, its share of its batch's. None: no limit."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True

@@ -24,7 +24,7 @@ from relucert.networks.prediction import error
 from relucert.records.record import Record, Verdict, ball_fields
 
 #: The theorem alone: the region of the point itself, with the box.
-THEOREM = "region(regions=1)"
+THEOREM = "region(regions=0)"
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class RadiusTask(Task[RadiusConfig]):
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
         if self.method.name in ("bab", "auto"):
             beside += f" to {config.tol:g}" + ("" if config.timeout is None else f" in {config.timeout:g} s")
+        elif self.method.name == "region" and config.timeout is not None:
+            beside += f" in {config.timeout:g} s"
         beside += AS_EXECUTED if config.arithmetic == "executed" else ""
         labelled = "" if config.labels else ", about the predicted class"
         ball = ball_fields(config.norm, math.inf, self.box)

@@ -55,7 +55,7 @@ def falsified(net: Network, x: Tensor, y: Tensor, ball: Ball) -> dict[str, Any]:
 
 def ratios(net: Network, x: Tensor, p: float, most: int) -> dict[str, Any]:
     """Distances of attacks over the exact ones, sorted, on the first points where these are known."""
-    known = radius(net, x, p=p, method="region(regions=1)")
+    known = radius(net, x, p=p, method="region(regions=0)")
     has = (known.exact & known.upper.isfinite() & (known.lower > 0)).nonzero()[:, 0][:most]
     found: dict[str, Any] = {"points": len(x), "exact": int(known.exact.sum()), "attacked": len(has)}
     for method in MINIMAL:

@@ -8,5 +8,6 @@ Read it beside the paper in this order:
 4. `theorem`: the interval for the robust radius (theorem 3.1), with `witness` for the nearest verified adversarial points.
 5. `exploration/`: larger lower bounds from neighbouring regions (appendix A.2).
 
-Tools: `row_norms/` (dual norms of all rows), `slices/` (regions in a plane, for figures).
+Tools: `screening` (the nearest hyperplanes, without the rows of the others),
+`row_norms/` (dual norms of all rows), `slices/` (regions in a plane, for figures).
 """

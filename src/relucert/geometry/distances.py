@@ -99,7 +99,7 @@ def free_distances(
 ) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
     """The distances to all hyperplanes of the region and the signed distances to all decision hyperplanes, without a box."""
     hyperplanes, classes = hyperplane_norms(region, y, dual(p), budget)
-    return margin_distances(margins, hyperplanes), _to_classes(logits, y, classes)
+    return margin_distances(margins, hyperplanes), class_distances(logits, y, classes)
 
 
 def boundary_distances(
@@ -120,7 +120,7 @@ def decision_distances(
 
     For classes with equal rows the distance is +inf, -inf or 0, by the sign of the constant margin.
     """
-    return _to_classes(logits, y, decision_norms(region, y, dual(p), budget))
+    return class_distances(logits, y, decision_norms(region, y, dual(p), budget))
 
 
 def margin_distances(
@@ -132,7 +132,10 @@ def margin_distances(
     return torch.where(void, math.inf, torch.where(void, torch.zeros_like(margins), margins).abs() / safe)
 
 
-def _to_classes(logits: Tensor, y: Tensor, norms: Tensor) -> Tensor:
+def class_distances(
+    logits: Float[Tensor, " batch classes"], y: Int[Tensor, " batch"], norms: Float[Tensor, " batch classes"]
+) -> Float[Tensor, " batch classes"]:
+    """(f_y - f_s) / ||V_y - V_s||_q for every class s from the norms, inf for s = y."""
     lead = logits.gather(1, y[:, None]) - logits
     void = norms == 0
     found = torch.where(void, torch.zeros_like(lead), lead) / torch.where(void, torch.ones_like(norms), norms)

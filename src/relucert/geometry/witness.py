@@ -116,13 +116,17 @@ class Witnesses(Nearest):
             open_ = open_[~(flipped & reached)]
 
     def around(
-        self, index: Int[Tensor, " rows"], points: Float[Tensor, " rows *input"], rows: Float[Tensor, " rows *input"]
+        self,
+        index: Int[Tensor, " rows"],
+        points: Float[Tensor, " rows *input"],
+        rows: Float[Tensor, " rows *input"],
+        pushes: tuple[float, ...] = PUSHES,
     ) -> None:
-        """Offer points moved along -w from points on decision hyperplanes with rows w, by the relative steps `PUSHES`."""
+        """Offer points moved along -w from points on decision hyperplanes with rows w, by the relative steps `pushes`."""
         open_ = torch.arange(len(index), device=index.device)
         scale = norm(points - self.x[index].double(), self.p)
         length = norm(rows, 2).clamp(min=torch.finfo(torch.float64).tiny)
-        for push in PUSHES:
+        for push in pushes:
             if len(open_) == 0:
                 return
             size = (push * scale[open_] / length[open_]).reshape(-1, *(1,) * (points.dim() - 1))

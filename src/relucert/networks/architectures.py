@@ -1,8 +1,9 @@
-"""The paper's architectures for any input shape and number of classes, a wider CNN, and a small residual net for tests.
+"""The paper's architectures for any input shape and number of classes, others of the field, and a small residual net for tests.
 
 FC1 has one hidden layer of 1024 units, FC10 ten hidden layers (124, 7 x 104, 2 x 86), CNN is two convolutions
 (16 and 32 filters 4 x 4, stride 2, padding 1) and a hidden layer of 100 units; CNN-wide has 32 and 64 filters and 256
-units, as training with intervals asks for width. Weights are drawn from a truncated normal
+units, as training with intervals asks for width. fc-2x256, fc-4x256 and fc-6x256 have hidden layers of 256 units, as the
+networks of the verification competition have. Weights are drawn from a truncated normal
 with He's variance 2 / fan-in, biases are zero (section 5 and appendix B of the paper).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -95,6 +97,7 @@ def resnet(input_shape: Shape, classes: int, channels: int = 8) -> nn.Sequential
 ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "fc1": fc1,
     "fc10": fc10,
+    **{f"fc-{layers}x256": partial(mlp, hidden=[256] * layers) for layers in (2, 4, 6)},
     "cnn": cnn,
     "cnn-wide": wide_cnn,
     "resnet": resnet,

@@ -205,7 +205,9 @@ class Record:
             schema = stored.pop("schema")
         except (DamagedData, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"the line is not a record: {error}") from error
-        if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        if type(schema) is not int:
+            raise DamagedData("the line is not a record: its schema must be a whole number")
+        if not 1 <= schema <= SCHEMA:
             raise InvalidInput(
                 f"schema must be at most {SCHEMA}, got {schema!r}: the line is of another version of relucert, read it with "
                 "that"

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p
-from relucert.geometry.distances import decision_distances, free_distances
+from relucert.geometry.distances import decision_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import BUDGET
+from relucert.geometry.screening import Nearest, screened_distances
 from relucert.networks.network import Network
 
 
@@ -46,7 +47,10 @@ class MMRParameters:
 
 @dataclass(frozen=True)
 class MMRTerms:
-    """The region term and the decision term of MMR, and the distances d_B and (signed) d_D; each has shape (batch,)."""
+    """The region term and the decision term of MMR, and the distances d_B and (signed) d_D; each has shape (batch,).
+
+    A d_D beyond gamma_d may be a lower bound.
+    """
 
     region: Tensor
     decision: Tensor
@@ -106,7 +110,9 @@ def mmr_terms(
     _check_count("k_d", k_d, logits.shape[1], "the number of classes")
     if parameters.gamma_b is not None:
         _check_count("k_b", k_b, margins.shape[1], "the number of hyperplanes")
-        units, classes = free_distances(region, margins, logits, y, p, budget)
+        # Hyperplanes beyond gamma cost nothing, and only the nearest k enter: rows of all others are not made.
+        wanted = Nearest(k_b, parameters.gamma_b), Nearest(k_d, parameters.gamma_d, smallest=False)
+        units, classes = screened_distances(region, margins, logits, y, p, wanted, budget)
         d_b = units.topk(k_b, largest=False, sorted=False).values
         region_term = (1 - d_b / parameters.gamma_b).clamp(min=0).sum(1) / k_b
         nearest = d_b.detach().amin(1)

@@ -1,6 +1,6 @@
 """Figures and records in, tables and pages out: no network is loaded and nothing is computed again. No torch here.
 
 A page is a function of values, which `experiments/` fills from its configurations and from the JSON files of `results/`.
-Reading order: `markdown` (tables), `published` (figures of the paper), then one file a page: `trained`, `complete`, `bounds`,
-`attacks`; `demo` is the table on the terminal.
+Reading order: `markdown` (tables), `published` (figures of the paper), then one file a page: `trained`, `complete`, `deep`,
+`bounds`, `attacks`; `demo` is the table on the terminal.
 """

@@ -24,7 +24,7 @@ from relucert.training.recipes import (
 from relucert.training.schemes.registry import parse_scheme
 from relucert.training.schemes.scheme import Scheme
 
-MODELS = ("fc1", "fc10", "cnn", "cnn-wide", "resnet")
+MODELS = ("fc1", "fc10", "fc-2x256", "fc-4x256", "fc-6x256", "cnn", "cnn-wide", "resnet")
 #: Fields that do not change the weights.
 _ASIDE = ("out", "evaluate_every", "evaluate_points", "save_seconds")
 
@@ -51,7 +51,7 @@ class TrainConfig:
     data: str = "digits"
     """digits, mnist, fmnist, gts or cifar10."""
     model: str = "fc1"
-    """Architecture: fc1, fc10, cnn, cnn-wide (twice the filters) or resnet."""
+    """Architecture: fc1, fc10, fc-2x256, fc-4x256, fc-6x256, cnn, cnn-wide (twice the filters) or resnet."""
     scheme: str | Scheme = "plain"
     """Training scheme: a name, a text with parameters such as "mmr(lambda=2, gamma_B=0.1)", or a value."""
     p: float = math.inf

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.interval import Interval
+from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
@@ -31,11 +32,12 @@ from relucert.core.verdict import Reason
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
-from relucert.geometry.theorem import Region
+from relucert.geometry.theorem import Known, Region
 from relucert.networks.network import Network
 from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
+
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
 
 
@@ -53,7 +55,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class RegionTheorem(_Named):
-    """The radius theorem as a verifier and as a radius method."""
+    """The radius theorem as a verifier."""
 
     method: Region
 
@@ -70,11 +72,14 @@ class RegionTheorem(_Named):
 
     def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The intervals of the theorem, which is about real arithmetic."""
+        self._refuse_strict(query)
+        return Intervals.by_batches(query, BATCH, self._radius)
+
+    def _refuse_strict(self, query: Query) -> None:
         if query.strict:
             raise InvalidInput(
                 f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
             )
-        return Intervals.by_batches(query, BATCH, self._radius)
 
     def _radius(self, part: Query) -> RadiusInterval:
         return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
@@ -97,7 +102,9 @@ class RegionTheorem(_Named):
         some = inside.nonzero()[:, 0]
         if len(some):
             part = query.restrict(some)
-            proved = self.method.radius(part.net, part.x, part.y, part.p, part.sides, region.restrict(some))
+            proved = self.method.radius(
+                part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some))
+            )
             inside[some] = proved.lower > eps[some]
         return inside, _region_margins(query, values)
 
@@ -158,21 +165,33 @@ class Attack(_Named):
 
 @dataclass(frozen=True)
 class Bound(_Named):
-    """A bounding method as a verifier."""
+    """A bounding method as a verifier; `alone`: whether what it does not prove is bounded without the box as well."""
 
     method: Bounding
+    alone: bool = True
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
-        """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are."""
-        return bounded(query, self.method, spec(self.method))
+        """ROBUST where every row of the property is proved; open inputs have the margins of the rows that are.
+
+        A method that can stop early has the seconds that the inputs have left together.
+        """
+        method = self.method
+        if isinstance(method, Alpha):
+            left = min(float(budget.each(len(query)).sum()), budget.left)
+            method = replace(method, seconds=max(0.0, min(method.seconds, left)))
+        return bounded(query, method, spec(self.method), alone=self.alone)
 
 
 @dataclass(frozen=True)
 class TimedBound(_Named):
-    """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock."""
+    """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock.
+
+    `alone` is that of `Bound`.
+    """
 
     method: SDP | Moments
     chunk: int
+    alone: bool = True
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """As `Bound`, in the seconds that the inputs have left."""
@@ -182,17 +201,18 @@ class TimedBound(_Named):
             if budget.over:
                 found = Outcome.nothing(part.x).decisions(range(len(part)), spec(self.method), part.x.dtype)
             else:
-                found = bounded(part, replace(self.method, seconds=max(0.0, left)), spec(self.method))
+                method = replace(self.method, seconds=max(0.0, left))
+                found = bounded(part, method, spec(self.method), alone=self.alone)
             for decision in found:
                 yield replace(decision, index=start + decision.index)
             start += len(part)
 
 
 @torch.no_grad()
-def bounded(query: Query, method: Bounding, name: str) -> Iterator[Decision]:
+def bounded(query: Query, method: Bounding, name: str, *, alone: bool = True) -> Iterator[Decision]:
     """The decisions of a bounding method under a name."""
     started, found = time.monotonic(), Outcome.nothing(query.x)
-    margins = proved_margins(query, method)
+    margins = proved_margins(query, method, alone=alone)
     rows = torch.stack([margins.real, margins.executed], -1)
     found.prove(query.proves(rows).all(1), rows, margins.computed)
     _explain(found)
@@ -206,15 +226,15 @@ def _explain(found: Outcome) -> None:
         found.reasons[place] = Reason.ROUNDING if float(found.computed[place]) > 0 else Reason.BOUND
 
 
-def proved_margins(query: Query, method: Bounding) -> Margins:
-    """The margins of all inputs by a bounding method, in float64.
+def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Margins:
+    """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
 
     For a network in float32 the method goes first in float32, with its rounding charged. What is not proved of the executed
     network by then is bounded in float64, where the margin is so near to zero that rounding may be what is missing.
     """
     if not (method.single and query.net.dtype == torch.float32 and query.prop.fits(torch.float32)):
-        return _margins(query, method, query.double, query.wide)
-    found = _margins(query, method, query.net, query.x)
+        return _margins(query, method, query.double, query.wide, alone=alone)
+    found = _margins(query, method, query.net, query.x, alone=alone)
     best = found.stacked().double()
     lead = query.prop.margins(query.net(query.x).double()).amin(1)
     computed = found.computed.double().nan_to_num(-math.inf, math.inf, -math.inf).amin(1)
@@ -222,18 +242,43 @@ def proved_margins(query: Query, method: Bounding) -> Margins:
     some = near.nonzero()[:, 0]
     if len(some):
         part = query.restrict(some)
-        best[some] = torch.fmax(best[some], _margins(part, method, part.double, part.wide).stacked())
+        best[some] = torch.fmax(best[some], _margins(part, method, part.double, part.wide, alone=alone).stacked())
     return Margins.unstacked(best)
 
 
-def _margins(query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"]) -> Margins:
+def _margins(
+    query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"], *, alone: bool
+) -> Margins:
     """The margins of all inputs by a bounding method, in the dtype of x.
 
-    Cheaper methods that the method contains go first, each from the pre-activation bounds of the one before it; inputs that
-    they prove are left out later, and so are rows of other inputs that they prove for the executed network as well.
+    A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
+    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count.
     """
-    best = x.new_full((*query.prop.offsets.shape, 3), -math.inf)
-    open_ = torch.arange(len(x), device=x.device)
+    best, started = x.new_full((*query.prop.offsets.shape, 3), -math.inf), time.monotonic()
+    open_ = _improve(best, torch.arange(len(x), device=x.device), query, method, (net, x))
+    if alone and query.ball.box is not None and len(open_):
+        cut = open_[query.ball.restrict(open_).cut(x[open_])]
+        if isinstance(method, SDP | Moments):
+            method = replace(method, seconds=max(0.0, method.seconds - (time.monotonic() - started)))
+        if len(cut):
+            _improve(best, cut, replace(query, ball=query.ball.without_box()), method, (net, x))
+    return Margins.unstacked(best)
+
+
+def _improve(
+    best: Float[Tensor, " batch specs 3"],
+    open_: Int[Tensor, " open"],
+    query: Query,
+    method: Bounding,
+    bounded: tuple[Network, Float[Tensor, " batch *input"]],
+) -> Int[Tensor, " left"]:
+    """Raise the best margins of open inputs to those of a bounding method; which inputs are still not proved.
+
+    The network and its inputs are those of `bounded`. Cheaper methods that the method contains go first, each from the
+    pre-activation bounds of the one before it; inputs that they prove are left out later, and so are rows of other inputs
+    that they prove for the executed network as well.
+    """
+    net, x = bounded
     known: UnitBounds | None = None
     for stage in (*method.contains, method):
         rows, needed = _unproved(best[open_])
@@ -249,7 +294,7 @@ def _margins(query: Query, method: Bounding, net: Network, x: Float[Tensor, " ba
         open_, known = open_[left], known.restrict(left)
         if len(open_) == 0:
             break
-    return Margins.unstacked(best)
+    return open_
 
 
 def _unproved(

@@ -61,7 +61,7 @@ class RadiusSearch:
 
 def theorem(query: Query) -> RadiusInterval:
     """The intervals of the region theorem with one region; in a strict query its lower ends prove nothing and are zero."""
-    found = Region(regions=1).radius(query.net, query.x, query.y, query.p, query.sides)
+    found = Region(regions=0).radius(query.net, query.x, query.y, query.p, query.sides)
     if not query.strict:
         return found
     return replace(found, lower=torch.zeros_like(found.lower), exact=found.upper == 0)
@@ -98,7 +98,7 @@ class _Search:
     def _evaluate(self, index: Tensor, eps: Tensor) -> None:
         """Bound the margins of some inputs at one radius each."""
         part = self.query.restrict(index)
-        margins = proved_margins(replace(part, ball=Ball(part.p, eps, part.wide_sides)), self.method)
+        margins = proved_margins(replace(part, ball=Ball(part.p, eps, part.wide_sides)), self.method, alone=False)
         rows = torch.stack([margins.real, margins.executed], -1)
         lead = rows[..., 1 if part.strict else 0].nan_to_num(-math.inf, math.inf, -math.inf).amin(1).clamp(min=-1e30)
         proved = part.proves(rows).all(1)

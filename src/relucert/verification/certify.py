@@ -132,8 +132,7 @@ def decisions(
     if len(balls) == 1:
         return decide_by(workers, query, verifier, budget, batch)
     queries = [replace(query, ball=each.beside(x)) for each in balls]
-    parts = decide_union(queries, lambda part, left: decide(part, verifier, left, batch), budget, batch)
-    return single_threaded(parts)
+    return decide_union(queries, lambda part, left: decide_by(workers, part, verifier, left, batch), budget, batch)
 
 
 def decide_by(

@@ -48,6 +48,9 @@ def radius(
     region theorem's if that is larger. `mip` minimises the radius itself, which is exact up to the tolerances of its solver,
     given time.
 
+    `region` explores the linear regions around x: "region(regions=5)" five neighbours, "region(regions=None)" as many as
+    `timeout` seconds an input allow, "region(start='crown')" from the radius that a bound certifies.
+
     `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
     `timeout` seconds an input, its share of its batch's.
 

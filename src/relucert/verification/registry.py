@@ -32,6 +32,7 @@ from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
+from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._order import merged
@@ -48,8 +49,10 @@ SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
 MEASURED = 50
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
-CHEAP_BOUND = Bound(CROWN())
+CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
+#: Slopes of inner bounds are left to branch and bound, which starts from them.
+ALPHA = Alpha(inner=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +74,12 @@ class Auto(Method):
 
         Where the query is not about the class but about chosen targets, the attacks are left out.
         """
-        bounds: tuple[Stage, ...] = (Bound(Alpha()), TimedBound(SDP(), SDP_CHUNK)) if p == 2 else (Bound(Alpha()),)
+        # Without the box bounds are seldom better: branch and bound, the last, looks at that.
+        bounds: tuple[Stage, ...] = (Bound(ALPHA, alone=False),)
+        if p == 2:
+            bounds = (*bounds, TimedBound(SDP(), SDP_CHUNK, alone=False))
         if single:
-            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK))
+            bounds = (*bounds, TimedBound(Moments(), MOMENTS_CHUNK, alone=False))
         last = BaB(nodes=self.nodes)
         if not about_class:
             return CHEAP_BOUND, *bounds, last
@@ -205,7 +211,7 @@ def _itself(method: Any) -> Any:
 ENTRIES: dict[str, Entry] = {
     entry.kind.name: entry
     for entry in (
-        Entry(Region, RegionTheorem, RegionTheorem, targets=False),
+        Entry(Region, RegionTheorem, lambda method: _exploration(method), targets=False),
         Entry(Universal, UniversalTheorem, UniversalTheorem, targets=False),
         Entry(IBP, Bound, RadiusSearch),
         Entry(KW, Bound, RadiusSearch),
@@ -223,6 +229,11 @@ METHODS: dict[str, type[Method]] = {name: entry.kind for name, entry in ENTRIES.
 BOUNDING: dict[str, type[Bounding]] = {
     name: kind for name, kind in METHODS.items() if issubclass(kind, Bounding)
 }  # fmt: skip
+
+
+def _exploration(method: Region) -> Exploration:
+    """The exploration of regions, from the radius of the bounding method that its `start` names."""
+    return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:

@@ -11,6 +11,7 @@ from torch import nn
 
 import relucert as rc
 from asserts import outcome
+from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.split_bounds import AscentOptions, DualVariables, Problems, ascend
 from relucert.core.properties import Property, class_stays
@@ -19,6 +20,7 @@ from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification.bab import bab
 from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._roots import deep_bounds
 from relucert.verification.bab.bab import BaB
 from relucert.verification.verifier import Budget, Query
 from zoo import inputs, network, randomised
@@ -96,6 +98,48 @@ def test_points_do_not_depend_on_who_shares_the_batch():
         alone = outcome(method, query.restrict(one))
         assert bool(alone.proved) == bool(together.proved[place])
         assert bool(alone.falsified) == bool(together.falsified[place])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_deep_networks_are_decided_as_mixed_integer_programs_decide_them(dtype):
+    """Roots have optimised inner bounds, in float32 where the network is; any number of candidates has the same verdict."""
+    verdicts = set()
+    for seed in range(3):
+        net = Network(randomised(mlp((3,), 3, [6] * 4), seed).to(dtype), (3,)).eval()
+        x = inputs(net, 4, seed)
+        y = net.predict(x)
+        ball = rc.Ball(math.inf, 0.12)
+        truth = rc.certify(net, x, y, ball, "mip").verdict
+        assert Verdict.UNKNOWN not in truth
+        verdicts |= set(truth)
+        for candidates in (1, 9):
+            assert rc.certify(net, x, y, ball, BaB(candidates=candidates)).verdict == truth
+    assert verdicts == {Verdict.ROBUST, Verdict.VULNERABLE}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_roots_hold_the_units_of_the_executed_network(dtype):
+    """Pre-activations of samples, in float64 and as executed, lie within the bounds without any tolerance."""
+    net = Network(randomised(mlp((6,), 3, [16] * 5), 4).to(dtype), (6,)).eval()
+    x = inputs(net, 3)
+    ball = rc.Ball(math.inf, 0.1)
+    query = Query.of(net, x, net.predict(x), ball)
+    with torch.no_grad():
+        units, margins = deep_bounds(query, Alpha())
+        crown = CROWN().units(query.double, query.wide, query.ball)
+        generator = torch.Generator().manual_seed(0)
+        z = torch.cat([ball.sample(x, generator) for _ in range(200)])
+        for executed, real, node in zip(
+            net.preactivations(z), query.double.preactivations(z.double()), net.relus, strict=True
+        ):
+            within, wider = units.inputs[node.index], crown.inputs[node.index]
+            for value in (executed.double(), real):
+                value = value.reshape(200, 3, -1)
+                assert bool(((value.amin(0) >= within.lower) & (value.amax(0) <= within.upper)).all())
+            assert float((within.upper - within.lower).sum()) < float((wider.upper - wider.lower).sum()) + 1e-3
+        found = query.prop.margins(query.double(z.double()).reshape(200, 3, -1)[0])
+        assert bool((found >= margins.real).all())
+    assert units.inputs[net.relus[0].index].lower.dtype == torch.float64
 
 
 def test_limits_end_the_search_and_say_so():

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.bounding.backward_bounds import BUDGET
 from relucert.bounding.preactivations import Bounding, Tightening, UnitBounds, unit_bounds
 from relucert.bounding.propagation import pull_back
@@ -43,6 +44,9 @@ class KW(Bounding):
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Margins]:
         """The margins; differentiable in the weights."""
-        last = len(net.graph) - 1
-        found = pull_back(net.graph, last, prop.rows, known.relaxed(net, "parallel"), known.charge())
+        last, relaxed = len(net.graph) - 1, known.relaxed(net, "parallel")
+        training = GradientBounds(net.graph, x, ball)
+        if known.charge() is None and training.serves(relaxed):
+            return known, Margins.charged(training.margins(prop.rows, relaxed), None).plus(prop.offsets)
+        found = pull_back(net.graph, last, prop.rows, relaxed, known.charge())
         return known, found.margins(x, ball).plus(prop.offsets)

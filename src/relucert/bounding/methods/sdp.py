@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.bounding._ball_relaxation import BallRelaxation
@@ -25,6 +25,7 @@ from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.methods.lipschitz import Deviations, Lipschitz, Parts, deviations, lipschitz_margins
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
+from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.bounding.rounding import Charge, Margins
 from relucert.core.ball import Ball
@@ -40,6 +41,7 @@ _CARE = 30  # the steps of upper slopes are so many times smaller
 _ROUNDS = 8  # of the search for lam, half as many for inner units
 _KEPT = 40  # tensors of a layer's size that dual ascent keeps
 _TOGETHER = 32  # examples whose patches are made at once
+_POINTS = 8  # points of branch and bound whose norms are computed at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,3 +221,64 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
         else:
             relaxations[node.index] = linear
     return cast(Relaxations, relaxations)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitBalls:
+    """The balls that units lie in, for branch and bound, which bounds subproblems over balls where these gain something.
+
+    `bounds` are those of the units of all points, `moved` says how far units move from their values at x, for some points;
+    `place` has the piece of `moved` and the position there, by point.
+    """
+
+    bounds: UnitBounds
+    moved: list[Deviations]
+    place: dict[int, tuple[int, int]]
+
+    @staticmethod
+    @torch.no_grad()
+    def around(
+        net: Network, x: Tensor, ball: Ball, bounds: UnitBounds, points: Int[Tensor, " n"], until: float = math.inf
+    ) -> UnitBalls:
+        """The balls of some points of a batch, as many as are found `until` a time, and bounds that are no wider than these.
+
+        `bounds` must hold over the ball or over a part of it; in a part that does not hold x units have no balls.
+        """
+        moved: list[Deviations] = []
+        place: dict[int, tuple[int, int]] = {}
+        inputs = dict(bounds.inputs)
+        for some in points.split(_POINTS) if len(points) else ():
+            if time.monotonic() >= until:
+                break
+            own = deviations(net, x[some], ball.restrict(some), bounds.restrict(some))
+            # Moves are measured from the values at x: bounds that x itself violates are those of a part of the ball.
+            holds = torch.ones(len(some), dtype=torch.bool)
+            for index, value in own.centres.items():
+                within = bounds.inputs[index].restrict(some)
+                holds &= ((value >= within.lower) & (value <= within.upper)).flatten(1).all(1)
+            inside = holds.nonzero()[:, 0]
+            place |= {int(some[position]): (len(moved), position) for position in inside.tolist()}
+            moved.append(own)
+            for index, within in own.inputs.items():
+                tighter = within.restrict(inside)
+                inputs[index] = Interval(
+                    inputs[index].lower.index_copy(0, some[inside], tighter.lower),
+                    inputs[index].upper.index_copy(0, some[inside], tighter.upper),
+                )
+        return UnitBalls(bounds.improved(inputs), moved, place)
+
+    def known(self, point: int) -> bool:
+        """Whether the balls of a point are known."""
+        return point in self.place
+
+    def of(self, point: int, reduced: ReducedNetwork, count: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Centres (count, units) and radii (count,) of a point's unstable units by node, for `count` problems."""
+        piece, position = self.place[point]
+        moved = self.moved[piece]
+        return {
+            index: (
+                moved.centres[index][position].flatten()[reduced.units[index]].expand(count, -1),
+                moved.before[index][position].expand(count),
+            )
+            for index in reduced.layers
+        }

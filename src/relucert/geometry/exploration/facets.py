@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from relucert.core.rounding import gamma_above
-from relucert.geometry.exploration._search import (
+from relucert.geometry.exploration.search import (
     BEYOND,
     SAFETY,
     Crossing,
@@ -199,6 +200,9 @@ class FacetSearch(RegionSearch):
         sizes = (flat.abs() @ x.flatten(1).abs().unsqueeze(2))[:, :, 0] + raw.abs()
         off = off + gamma_above(flat.shape[2] + 2, flat.dtype) * sizes
         keys = torch.maximum(distance, key[:, None])
+        # Nothing changes within a radius that is certified.
+        decided = torch.where(keys.isinf(), keys, torch.maximum(keys, self.known[index][:, None]))
+        keys = torch.cat([keys[:, : region.count], decided[:, region.count :]], 1)
         points = nearest.point.flatten(2)
         offsets = raw - (flat @ x.flatten(1).unsqueeze(2))[:, :, 0]
         inside = self._inside(flat[:, : region.count], offsets[:, : region.count], points, skip)
@@ -319,7 +323,7 @@ class FacetSearch(RegionSearch):
             key, turn, entry, cell, level = heap[0]
             lower = max(lower, key)
             # At a key beyond the nearest witness the interval is closed; blurred examples are not refined.
-            if key >= upper * (1 - SAFETY) or bool(self.blurred[b]):
+            if key >= upper * (1 - SAFETY) or bool(self.blurred[b]) or time.monotonic() >= self.until:
                 break
             if entry >= cell.count:
                 upper = self._witness(b, cell, entry, level)

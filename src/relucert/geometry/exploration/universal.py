@@ -25,7 +25,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.norms import check_p, dual, norm
 from relucert.core.results import RadiusInterval
 from relucert.core.rounding import rounded_down
-from relucert.geometry.exploration._search import SAFETY, Measured, measure, own_class
+from relucert.geometry.exploration.search import SAFETY, Measured, measure, own_class
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.networks.network import Network, in_double

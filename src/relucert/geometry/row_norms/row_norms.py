@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -27,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from relucert.core.norms import norm
 from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
+from relucert.geometry.row_norms.chain_rows import class_coefficients, first_norms, gate, with_own
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.local_rows import LocalRows, plan
 from relucert.networks.patches import axes
@@ -71,6 +71,16 @@ def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budg
                 parts.append(_pulled_norms(region, hyperplanes, q, budget))
     like = torch.zeros(len(region), 0, dtype=region.net.dtype, device=region.net.device)
     return torch.cat(parts, 1) if parts else like
+
+
+def shared_norms(region: LinearRegion, place: int, q: float, budget: int = BUDGET) -> Float[Tensor, " 1 faces"]:
+    """The norms of a node whose rows do not depend on the pattern, so that they are the same for all examples."""
+    one = region.restrict(torch.zeros(1, dtype=torch.long, device=region.net.device))
+    weights = [weight for weight in region.net.parameters() if weight.requires_grad]
+    if torch.is_grad_enabled() and weights:
+        return _PulledNorms.apply(one, place, q, budget, *weights)  # type: ignore[return-value]
+    with torch.no_grad():
+        return _pulled_norms(one, one.hyperplanes[place], q, budget)
 
 
 def _pulled_norms(
@@ -172,7 +182,7 @@ def chain_norms(region: LinearRegion, q: float, budget: int, y: Int[Tensor, " ba
     steps = chain(region.net.graph)
     if steps is None or not region.hyperplanes:
         return nothing
-    first = _first_norms(steps[0], q, region.net.input_shape).expand(len(region), -1)
+    first = first_norms(steps[0], q, region.net.input_shape).expand(len(region), -1)
     per_example = _bytes_per_example(steps, region.net.input_shape, region.net.dtype)
     pieces = torch.arange(len(region), device=region.net.device).split(max(1, budget // per_example))
     if len(pieces) < 2:
@@ -198,20 +208,6 @@ def _bytes_per_example(steps: list[Step], input_shape: tuple[int, ...], dtype: t
     return 3 * max(dense, default=1) * math.prod(input_shape) * (torch.finfo(dtype).bits // 8)
 
 
-def _first_norms(step: Step, q: float, input_shape: tuple[int, ...]) -> Float[Tensor, " 1 units"]:
-    """The rows are the weights; at the border a filter keeps only the taps that see a pixel."""
-    weight = step.weight()
-    if step.conv is None:
-        return norm(weight, q)[None]
-    conv = step.conv
-    seen = torch.ones(1, *input_shape, dtype=weight.dtype, device=weight.device)
-    # Positions at the border see fewer taps, but of all positions few differ: a norm for every set of taps.
-    taps = F.unfold(seen, weight.shape[2:], conv.dilation, conv.padding, conv.stride)[0].T  # (positions, taps)
-    kinds, kind = taps.unique(dim=0, return_inverse=True)
-    found = norm(weight.flatten(1)[:, None] * kinds, q, 2)  # (maps, kinds)
-    return found[:, kind].reshape(1, -1)
-
-
 def _deeper_norms(
     region: LinearRegion, steps: list[Step], q: float, y: Tensor | None
 ) -> tuple[list[Tensor | None], Tensor | None]:
@@ -230,8 +226,8 @@ def _deeper_norms(
         made = rows.permute(2, 1, 0)
         return [norms], None if y is None else norm(made[torch.arange(len(made)), y][:, None] - made, q, 2)
     if consumer is hidden[-1] and y is not None:
-        third, classes = TailNorms.apply(rows, _coefficients(region, last, y), q)  # type: ignore[misc]
-        return [norms, third], _with_own(classes, y)
+        third, classes = TailNorms.apply(rows, class_coefficients(region, last, y), q)  # type: ignore[misc]
+        return [norms, third], with_own(classes, y)
     if consumer is hidden[-1] and not rows.requires_grad:
         return [norms, inner_norms(rows, q).T], None
     dense = rows.permute(2, 1, 0).contiguous()
@@ -248,7 +244,7 @@ def _dense_norms(
     for index in range(place, len(hidden)):
         if hidden[index].conv is not None:
             return [*found, *[None] * (len(hidden) - index)], None
-        gated = hidden[index].weight() * _gate(region, index - 1).flatten(1)[:, None, :]
+        gated = hidden[index].weight() * gate(region, index - 1).flatten(1)[:, None, :]
         if dense.dim() == 2:
             dense = (gated.flatten(0, 1) @ dense).unflatten(0, gated.shape[:2])
         else:
@@ -256,36 +252,12 @@ def _dense_norms(
         found.append(norm(dense, q, 2))
     if y is None or last.conv is not None:
         return found, None
-    coefficients = _coefficients(region, last, y)
+    coefficients = class_coefficients(region, last, y)
     if dense.dim() == 2:
         classes = SharedProductNorms.apply(coefficients, dense, q)
     else:
         classes = norm(coefficients @ dense, q, 2)
-    return found, _with_own(classes, y)  # type: ignore[arg-type]
-
-
-def _coefficients(region: LinearRegion, last: Step, y: Int[Tensor, " batch"]) -> Float[Tensor, " batch others n"]:
-    """What the decision hyperplanes between y and the other classes take of every unit of the last hidden layer."""
-    weight = last.weight()
-    gate = _gate(region, len(region.hyperplanes) - 1).flatten(1)
-    return (weight[y][:, None] - weight[_others(y, len(weight))]) * gate[:, None]
-
-
-def _others(y: Int[Tensor, " batch"], classes: int) -> Int[Tensor, " batch others"]:
-    """All classes but the own."""
-    every = torch.arange(classes - 1, device=y.device).expand(len(y), -1)
-    return every + (every >= y[:, None])
-
-
-def _with_own(norms: Float[Tensor, " batch others"], y: Int[Tensor, " batch"]) -> Float[Tensor, " batch classes"]:
-    """The norms in the order of the classes, with 0 for the own one."""
-    classes = norms.shape[1] + 1
-    return norms.new_zeros(len(y), classes).scatter(1, _others(y, classes), norms)
-
-
-def _gate(region: LinearRegion, place: int) -> Tensor:
-    """The slopes of a hidden layer's ReLUs under the pattern, (batch, *shape)."""
-    return region.net.relus[place].op.gate(region.patterns[place], region.net.dtype)
+    return found, with_own(classes, y)  # type: ignore[arg-type]
 
 
 def _local_norms(
@@ -295,6 +267,6 @@ def _local_norms(
     shape = region.net.input_shape
     layout = plan(*axes(first, second, shape), shape[0])
     matrix = None if consumer is None else consumer.weight().reshape(-1, *second.shape)
-    near, far = (_gate(region, place).reshape(len(region), *step.shape) for place, step in enumerate((first, second)))
+    near, far = (gate(region, place).reshape(len(region), *step.shape) for place, step in enumerate((first, second)))
     norms, rows = LocalRows.apply(first.weight(), second.weight(), matrix, (near, far), q, layout)  # type: ignore[misc]
     return norms.flatten(1), rows

@@ -21,6 +21,7 @@ from relucert.bounding.methods.crown import mixed_margins
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.preactivations import interval_margins
+from relucert.bounding.projected import projected_margins
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network
@@ -35,7 +36,8 @@ class Bounded:
 
     `method` is kw, ibp or crown-ibp; the margins of crown-ibp are interval margins with the weight `intervals` when the ball
     has its full radius. Margins are those of the network in eval mode. With `attack_steps` > 0 the cross-entropy is that of
-    points that PGD finds in the ball in so many steps.
+    points that PGD finds in the ball in so many steps. With `projections` the margins of kw are estimated by so many random
+    projections (`bounding.projected`).
     """
 
     method: str
@@ -43,6 +45,7 @@ class Bounded:
     tightening: Tightening
     intervals: float = 1.0
     attack_steps: int = 0
+    projections: int | None = None
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         share, kappa = self.tightening.at(context.progress)
@@ -58,15 +61,22 @@ class Bounded:
             moved = Adversarial(ball, self.attack_steps, share=1.0).mix(net, x, y, context)
             entropy = F.cross_entropy(net(moved), y)
             parts["adversarial cross-entropy"] = entropy.detach()
-        margins = self.margins(net, x, y, share)
+        margins = self.margins(net, x, y, share, context.generator)
         worst = worst_cross_entropy(margins).mean()
         parts |= {"robust": worst.detach(), "proved": (margins.detach() > 0).all(1).to(x.dtype).mean()}
         return Terms(kappa * entropy + (1 - kappa) * worst, parts, outputs.detach(), y)
 
-    def margins(self, net: Network, x: Tensor, y: Tensor, share: float = 1.0) -> Float[Tensor, " batch others"]:
-        """Lower bounds of the margin over every other class, over the ball of radius share * eps."""
+    def margins(
+        self, net: Network, x: Tensor, y: Tensor, share: float = 1.0, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " batch others"]:
+        """Lower bounds of the margin over every other class, over the ball of radius share * eps.
+
+        `generator` draws the random projections, if there are any.
+        """
         prop = class_stays(y, net.classes, dtype=x.dtype)
         ball = self.ball.with_eps(share * float(self.ball.eps))
+        if self.method == "kw" and self.projections is not None:
+            return projected_margins(net, x, ball, prop, self.projections, generator or torch.Generator())
         if self.method == "kw":
             return KW(intervals=True).solve(net, x, ball, prop)[1]
         units = IBP().units(net, x, ball)

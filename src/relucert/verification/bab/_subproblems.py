@@ -1,9 +1,9 @@
-"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` stores those that are open.
+"""The subproblems of branch and bound: `SubProblems` bounds them, `Frontier` and `Problem` store those that are open.
 
 A problem is a point and one row of its property; splits of ReLUs cut its ball into subproblems. They are bounded by dual ascent
 from the slopes and multipliers of the subproblem they come from, each in the reduced network of its point. Of every point only
-the units that are unstable over its whole ball are stored. Any slopes and multipliers give sound bounds, so half and single
-precision suffice for the values from which dual ascent starts.
+the units that are unstable over its whole ball are stored. Any slopes and multipliers give sound bounds, so single
+precision suffices for the values from which dual ascent starts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
+from relucert.bounding.methods.sdp import UnitBalls
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
@@ -34,7 +35,26 @@ from relucert.core.properties import Property
 from relucert.networks.traversal import Node
 from relucert.verification.verifier import Query, SavedSubproblems
 
-KINDS = (("signs", torch.int8), ("slopes", torch.float16), ("betas", torch.float32))
+KINDS = (("signs", torch.int8), ("slopes", torch.float32), ("betas", torch.float32))
+
+
+@dataclass(eq=False)
+class Problem:
+    """One point and one row of its property: its open subproblems (margin, order of arrival, slot), worst first."""
+
+    point: int
+    row: int
+    leaves: list[tuple[float, int, int]] = field(default_factory=list)
+    closed: bool = False
+    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
+
+    def close(self, *margins: float) -> None:
+        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
+        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
+
+    def least(self) -> float:
+        """The margin in real arithmetic that is proved over all subproblems, open or closed."""
+        return min([self.proved[0], *(margin for margin, _, _ in self.leaves)])
 
 
 class Leaves(NamedTuple):
@@ -49,18 +69,27 @@ class Leaves(NamedTuple):
         splits, slopes, betas = ({node: value[index] for node, value in part.items()} for part in self)
         return Leaves(splits, slopes, betas)
 
+    def updated(self, places: Int[Tensor, " n"], found: AscentResult) -> Leaves:
+        """The same with the slopes and multipliers of an ascent at some places."""
+        slopes, betas = (
+            {node: value.index_copy(0, places, new[node]) for node, value in old.items()}
+            for old, new in ((self.slopes, found.slopes), (self.betas, found.betas))
+        )
+        return Leaves(self.splits, slopes, betas)
+
 
 @dataclass(eq=False)
 class SubProblems:
     """The problems: points `owner` and rows `row` of their property, both (problems,).
 
-    The float64 copy of `query` has ReLUs only. `bounds` has pre-activation bounds over whole balls; `rate` is the step size of
-    dual ascent, and `candidates` the number of units that it proposes for a split. Units are numbered over all ReLUs in the
-    order of the nodes.
+    The float64 copy of `query` has ReLUs only. `balls` has pre-activation bounds over whole balls, and in l2 how far units
+    move; `rate` is the step size of dual ascent, and `candidates` the number of units that it proposes for a split. Units are
+    numbered over all ReLUs in the order of the nodes. The problems in `over_balls` (problems,) are bounded over balls of units
+    besides boxes.
     """
 
     query: Query
-    bounds: UnitBounds
+    balls: UnitBalls
     owner: Int[Tensor, " problems"]
     row: Int[Tensor, " problems"]
     rate: float
@@ -68,10 +97,12 @@ class SubProblems:
     reduced: dict[int, ReducedNetwork | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.net, self.x = self.query.double, self.query.wide
+        self.net, self.x, self.bounds = self.query.double, self.query.wide, self.balls.bounds
         self.relus = self.net.relus
         self.sizes = [math.prod(node.shape) for node in self.relus]
         self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
+        self.over_balls = torch.zeros(len(self.owner), dtype=torch.bool)
+        self._compared = self.over_balls.clone()
 
     def part(self, which: Int[Tensor, " n"], splits: Splits) -> Problems:
         """The subproblems that splits make of the problems `which`."""
@@ -105,9 +136,11 @@ class SubProblems:
 
     def split(self, leaves: Leaves, units: Int[Tensor, " n"], sign: int) -> Leaves:
         """The subproblems with one more unit split in each."""
-        return leaves._replace(
-            splits=self.by_node(self.flat(leaves.splits, len(units)).scatter(1, units[:, None], sign))
-        )
+        splits = self.flat(leaves.splits, len(units)).scatter(1, units[:, None], sign)
+        # A multiplier that is no number says that its split is new.
+        new = self.by_node(torch.zeros_like(splits).scatter(1, units[:, None], 1))
+        betas = {index: torch.where(new[index] != 0, math.nan, value) for index, value in leaves.betas.items()}
+        return leaves._replace(splits=self.by_node(splits), betas=betas)
 
     def known(self, point: int) -> tuple[Bool[Tensor, " units"], Bool[Tensor, " units"], Bool[Tensor, " units"]]:
         """Which units of a point are active, inactive and unstable."""
@@ -137,31 +170,68 @@ class SubProblems:
         score = torch.minimum(*bounds) + 0.1 * torch.maximum(*bounds)
         return units.gather(1, score.masked_fill(units < 0, -math.inf).argmax(1, keepdim=True))[:, 0]
 
+    def compare(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> Leaves:
+        """Decide for problems that are new whether balls give better bounds than boxes alone, by their first subproblem.
+
+        The subproblems come back with slopes and multipliers to start from; balls are worth three times the `steps`.
+        """
+        first: dict[int, int] = {}
+        for place in (~self._compared[which]).nonzero()[:, 0].tolist():
+            point = int(self.owner[which[place]])
+            if self.balls.known(point) and self._reduced(point) is not None:
+                first.setdefault(int(which[place]), place)
+        self._compared[which], some = True, torch.tensor([*first.values()], dtype=torch.long)
+        unknown = {index: torch.full_like(value, math.nan) for index, value in leaves.slopes.items()}
+        over = leaves._replace(slopes=unknown)
+        if len(some):
+            boxes = self.ascend(which[some], leaves.restrict(some), steps)
+            self.over_balls[which[some]] = True
+            balls = self.ascend(which[some], over.restrict(some), steps)
+            better = balls.margin > boxes.margin
+            self.over_balls[which[some]] = better
+            leaves, over = (part.updated(some, found) for part, found in ((leaves, boxes), (over, balls)))
+            if bool(better.any()):
+                some = some[better]
+                over = over.updated(some, self.ascend(which[some], over.restrict(some), 2 * steps))
+        mask = self.over_balls[which]
+        slopes, betas = (
+            {i: torch.where(mask.reshape(-1, *[1] * (value.dim() - 1)), new[i], value) for i, value in old.items()}
+            for new, old in ((over.slopes, leaves.slopes), (over.betas, leaves.betas))
+        )
+        return Leaves(leaves.splits, slopes, betas)
+
     def ascend(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> AscentResult:
-        """Bounds of subproblems of the problems `which`, one point after the other."""
-        owner = self.owner[which]
+        """Bounds of subproblems of the problems `which`, one point after the other, over balls or over boxes alone."""
+        group = 2 * self.owner[which] + self.over_balls[which]
         found = []
         order: list[Tensor] = []
-        for point in owner.unique().tolist():
-            places = (owner == point).nonzero()[:, 0]
-            found.append(self._ascend(point, which[places], leaves.restrict(places), steps))
+        for key in group.unique().tolist():
+            places = (group == key).nonzero()[:, 0]
+            found.append(self._ascend(key // 2, which[places], leaves.restrict(places), steps))
             order.append(places)
         return AscentResult.gathered(found, torch.cat(order))
+
+    def _reduced(self, point: int) -> ReducedNetwork | None:
+        """The reduced network of a point, if it has one."""
+        if point not in self.reduced:
+            own = self.bounds.restrict(torch.tensor([point]))
+            self.reduced[point] = ReducedNetwork.of(self.net, own, self.query.prop.rows[point])
+        return self.reduced[point]
 
     def _ascend(self, point: int, which: Tensor, leaves: Leaves, steps: int) -> AscentResult:
         """Bounds of subproblems of one point, in its reduced network if it has one."""
         splits, slopes, betas = leaves
         options = AscentOptions(steps=steps, rate=self.rate, candidates=self.candidates)
-        if point not in self.reduced:
-            own = self.bounds.restrict(torch.tensor([point]))
-            self.reduced[point] = ReducedNetwork.of(self.net, own, self.query.prop.rows[point])
-        reduced = self.reduced[point]
+        reduced = self._reduced(point)
         if reduced is None:
             return ascend(self.net, self.part(which, splits), DualVariables(slopes, betas), options)
         owner = self.owner[which]
+        balls = None
+        if bool(self.over_balls[which].any()):
+            balls = self.balls.of(point, reduced, len(which))
         problems = Problems(
             self.x[owner], self.query.ball.restrict(owner), self._rows(which),
-            self._reduced_bounds(point, reduced, len(which)), reduced.restrict(splits), (reduced, self.row[which]),
+            self._reduced_bounds(point, reduced, len(which)), reduced.restrict(splits), (reduced, self.row[which]), balls,
         )  # fmt: skip
         start = DualVariables(reduced.restrict(slopes), reduced.restrict(betas))
         found = ascend(self.net, problems, start, options)

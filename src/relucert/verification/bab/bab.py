@@ -22,19 +22,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.interval import Interval
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
-from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import UnitBounds
-from relucert.bounding.rounding import Margins, rounding_over
+from relucert.bounding.methods.sdp import UnitBalls
 from relucert.bounding.split_bounds import AscentResult
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
@@ -43,10 +38,12 @@ from relucert.networks.network import frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._subproblems import Frontier, Leaves, SubProblems
+from relucert.verification.bab._rebounding import Roots, rebounded, rebounds
+from relucert.verification.bab._roots import WholeBalls
+from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
-_AT_ONCE = 8  # points whose SDP-CROWN bounds are computed between two looks at the clock
+_AT_ONCE = 8  # points whose SDP-CROWN bounds or inner slopes are computed between two looks at the clock
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
 
 
@@ -86,39 +83,29 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-        return _Search(query, self, budget).run()
 
+        def search(query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]:
+            some = replace(self, nodes=nodes, descent=0 if given else self.descent)
+            return _Search(query, some, budget, given).run()
 
-@dataclass(eq=False)
-class _Problem:
-    """One point and one row of its property: its open subproblems (margin, order of arrival, slot), worst first."""
-
-    point: int
-    row: int
-    leaves: list[tuple[float, int, int]] = field(default_factory=list)
-    closed: bool = False
-    proved: list[float] = field(default_factory=lambda: [math.inf] * 3)
-
-    def close(self, *margins: float) -> None:
-        """A subproblem is proved: the problem's margins (real, executed, computed) are the smallest of its subproblems'."""
-        self.proved = [min(least, margin) for least, margin in zip(self.proved, margins, strict=True)]
+        return rebounded(query, budget, search, self) if rebounds(query) else search(query, self.nodes, budget)
 
 
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
-    def __init__(self, query: Query, method: BaB, budget: Budget):
+    def __init__(self, query: Query, method: BaB, budget: Budget, given: Roots = ()):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
-        self.method, self.budget, self.limit = method, budget, budget.each(len(query))
+        self.method, self.budget, self.limit, self.given = method, budget, budget.each(len(query)), given
         self.found = Outcome.nothing(query.wide)
         none = torch.zeros(len(query), dtype=torch.bool)
         # Given up; yielded; with subproblems that nothing could decide; with all open subproblems saved.
         self.given_up, self.reported, self.stuck, self.saved = none, none.clone(), none.clone(), none.clone()
         self.ended: dict[int, list[SavedSubproblems]] = {}
         self.arrived, self.pace = 0, 0.0
-        self.problems: list[_Problem] = []
-        self.of: dict[int, list[_Problem]] = {}
+        self.problems: list[Problem] = []
+        self.of: dict[int, list[Problem]] = {}
 
     @torch.no_grad()
     def run(self) -> Iterator[Decision]:
@@ -175,8 +162,7 @@ class _Search:
         The pre-activation bounds that are found here serve all subproblems.
         """
         started = time.monotonic()
-        bounds, margins = self._whole()
-        inputs = bounds.inputs
+        bounds, margins = WholeBalls(self.query, self.budget, self.method.budget).bound(self.given)
         self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -189,43 +175,18 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        self.parts = SubProblems(self.query, bounds, self.owner, places[:, 1], self.method.rate, self.method.candidates)
-        unstable = {node.index: inputs[node.index].unstable for node in self.parts.relus}
+        round_ = self.owner.unique() if self.ball.p == 2 else self.owner[:0]
+        until = time.monotonic() + self.budget.left
+        balls = UnitBalls.around(self.double, self.x, self.ball, bounds, round_, until)
+        self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
+        unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
-        self.problems = [_Problem(point, row) for point, row in places.tolist()]
+        self.problems = [Problem(point, row) for point, row in places.tolist()]
         for problem in self.problems:
             self.of.setdefault(problem.point, []).append(problem)
         self.counterexamples = CounterexampleSearch(self.parts, self.method.descent, self.found, self._left)
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
-
-    def _whole(self) -> tuple[UnitBounds, Margins]:
-        """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
-        budget, found = self.method.budget, []
-        for some in torch.arange(len(self.x)).split(_AT_ONCE if self.ball.p == 2 else max(1, len(self.x))):
-            left = min(float(self.limit[some].sum()), self.budget.left)
-            method = Alpha(budget=budget)
-            if self.ball.p == 2:
-                # Where the rows that SDP-CROWN proves are known, only the pre-activation bounds are new.
-                steps = SDP.steps if self.query.row_margins is None else 0
-                method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
-            if left <= 0:
-                method = CROWN(budget=budget)
-            x, ball, prop = self.x[some], self.ball.restrict(some), self.prop.restrict(some)
-            known = method.start(self.double, x, ball, self.query.net.dtype)
-            found.append(method.prove(self.double, known, x, ball, prop))
-        inputs, logits = (
-            {
-                index: Interval(
-                    *(torch.cat([getattr(part[index], side) for part in parts]) for side in ("lower", "upper"))
-                )
-                for index in parts[0]
-            }
-            for parts in ([units.inputs for units, _ in found], [{0: units.logits} for units, _ in found])
-        )
-        rounding = rounding_over(self.double, self.x, self.ball, inputs, self.query.net.dtype)
-        margins = Margins.unstacked(torch.cat([margins.stacked() for _, margins in found]))
-        return UnitBounds(inputs, logits[0], rounding), margins
 
     def _plant(self) -> None:
         """The first subproblems of all problems: the whole ball, or what a larger one has left open."""
@@ -252,7 +213,8 @@ class _Search:
             for point in self.owner[which][over & ~late].tolist():
                 self.found.reasons.setdefault(point, Reason.NODES)
             if bool((~over).any()):
-                self._bound(which[~over], start.restrict(~over), steps=2 * self.method.steps)
+                start = self.parts.compare(which[~over], start.restrict(~over), 2 * self.method.steps)
+                self._bound(which[~over], start, steps=2 * self.method.steps)
             self._charge(started, which)
 
     def _leave(self, which: Tensor, splits: Tensor) -> None:
@@ -269,6 +231,12 @@ class _Search:
         if self.saved[point]:
             return
         self.saved[point] = True
+        if not (self.found.decided[point] or self.stuck[point]):
+            for problem in self.of.get(point, []):
+                row = self.margins[point, problem.row]
+                row[0] = max(float(row[0]), problem.least())
+                row[2] = torch.fmax(row[2], row[0])
+            self.found.margin[point], _, self.found.computed[point] = self.margins[point].amin(0)
         parts = self.ended.pop(point, [])
         for problem in self.of.get(point, []):
             if problem.leaves:
@@ -334,7 +302,7 @@ class _Search:
             turns.append(key)
         return chosen
 
-    def _closed(self, problem: _Problem) -> None:
+    def _closed(self, problem: Problem) -> None:
         """A problem without open subproblems is proved, and its point if it was the last one."""
         problem.closed = True
         rest = [other for other in self.of[problem.point] if not other.closed]

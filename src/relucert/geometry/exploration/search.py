@@ -3,17 +3,22 @@
 Every hyperplane of an explored region, whether of a unit or of a decision, has a key: a proved lower bound on the distance of
 x to any point of the region's closure on or beyond that hyperplane,
 
-    key = max(key at which the region was entered, distance of x to the hyperplane).
+    key = max(key at which the region was entered, distance of x to the region, distance of x to the hyperplane).
 
 When a region is entered at key k, the ball of radius k is covered by explored regions without a change of decision: a straight
 path to the nearest change of decision first leaves the union of these regions through a hyperplane of a unit, or meets a
-decision hyperplane inside. So the smallest open key is a lower bound on the distance to a change of decision, and it never
-decreases. The search crosses the hyperplane with the smallest key; a decision hyperplane with the smallest key gives the exact
-distance if the network changes its decision just beyond it.
+decision hyperplane inside. It does so at a point of an explored region, whose distance is at least that region's and that
+hyperplane's. So the smallest open key is a lower bound on the distance to a change of decision, and it never decreases. The
+search crosses the hyperplane with the smallest key, whether its nearest point lies on a facet or not, and even if the region
+behind it is empty (`_crossing`). A decision hyperplane with the smallest key gives the exact distance if the network changes
+its decision just beyond it; otherwise its key is raised by hyperplanes of the region, and the search goes on.
 
-Two searches share this loop: `neighbours` computes distances to hyperplanes, `facets` distances to facets. If the rows of a
-region have relative errors above `RESOLVED`, the pattern beyond its hyperplanes is uncertain, and the search of that example
-ends.
+Within a certified radius that is known before, no decision changes: the keys of decisions are at least that radius, and so is
+the answer. The keys of units stay, since regions nearer than that radius must be crossed to know what lies behind them.
+
+Three searches share this: `neighbours` computes distances to hyperplanes, `facets` distances to facets, and `arrangement` is
+for networks with one hidden layer, whose regions differ in the class rows only. If the rows of a region have relative errors
+above `RESOLVED`, the pattern beyond its hyperplanes is uncertain, and the first two searches end there.
 
 Regions are measured in float64 (`measure`): margins are reduced by bounds on their rounding errors. Distances account for the
 errors of the rows: a row that is off by E in the dual norm changes a margin by at most E R within distance R of x.
@@ -22,6 +27,7 @@ errors of the rows: a row that is off by E in the dual norm changes a margin by 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -160,17 +166,31 @@ class Crossing(NamedTuple):
     key: Float[Tensor, " rows"]
 
 
+class Limits(NamedTuple):
+    """What ends a search: `regions` of an example, its own included, `budget` in bytes, and `until`, a `time.monotonic`.
+
+    `known` (batch,) are radii that are certified already.
+    """
+
+    regions: float
+    budget: int
+    until: float = math.inf
+    known: Float[Tensor, " batch"] | None = None
+
+
 class RegionSearch:
     """The search of a batch of inputs. `lower` are the proved distances, `witnesses` the nearest adversarial points.
 
     The search begins in `region`, the regions of the inputs. Subclasses store regions (`_add`) and choose the hyperplanes to
-    cross (`_next`). `limit` is the number of regions of an example, `budget` the memory in bytes.
+    cross (`_next`).
     """
 
-    def __init__(self, region: LinearRegion, witnesses: Witnesses, box: Any, limit: float, budget: int):
+    def __init__(self, region: LinearRegion, witnesses: Witnesses, box: Any, limits: Limits):
         self.net, self.first = region.net, region
         self.witnesses, self.y, self.p = witnesses, witnesses.y, witnesses.p
-        self.limit, self.budget = limit, budget
+        self.limit, self.budget, self.until = limits.regions, limits.budget, limits.until
+        self.known = witnesses.x.new_zeros(len(witnesses.x)) if limits.known is None else limits.known
+        self.known = self.known.double()
         self.x = witnesses.x.double()
         self.low, self.high = Ball(self.p, math.inf, box).bounds(self.x)
         self.tolerance = 1e-6 if witnesses.x.dtype == torch.float64 else 1e-4
@@ -191,6 +211,13 @@ class RegionSearch:
                 crossing = self._next()
                 if crossing is not None:
                     self._cross(crossing)
+                self._look_at_clock()
+        self.lower = torch.maximum(self.lower, self.known)
+
+    def _look_at_clock(self) -> None:
+        """Close all examples when the time is over: what is proved by then stays proved."""
+        if time.monotonic() >= self.until:
+            self.open[:] = False
 
     def _begin(self) -> None:
         """Prepare the storage of regions."""

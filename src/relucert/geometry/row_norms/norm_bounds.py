@@ -1,0 +1,134 @@
+"""Cheap bounds on the norms of all rows of V, by which most rows are ruled out before they are made exactly.
+
+- Rows of a node without a switching node before it are the same for all examples: their norms are exact.
+- Behind it, ||sum_u w_u V_u||_q <= sum_u |w_u| ||V_u||_q: one forward pass with absolute weights.
+- Rows of the paper's networks are multiplied out with few digits, where the processor does that several times faster. Each
+  factor and each result is rounded with the unit roundoff u of that dtype, so that every entry is off by at most a few u times
+  the sum of its absolute terms, and a norm by that many u times the upper bound of the pass above.
+
+Nothing here has a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relucert.core.rounding import gamma_above
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
+from relucert.networks.affine_map import Step
+from relucert.networks.local_rows import local_estimates, plan
+from relucert.networks.nodes import Affine, Switching
+from relucert.networks.patches import axes
+from relucert.networks.traversal import ForwardRule, Node, propagate
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Lower and upper bounds on norms, (batch, hyperplanes) or (batch, classes)."""
+
+    lower: Tensor
+    upper: Tensor
+
+    @staticmethod
+    def around(estimate: Tensor, error: Tensor) -> Bounds:
+        """The interval of an estimate with its error."""
+        return Bounds((estimate - error).clamp_(min=0), estimate + error)
+
+
+def few_digits(dtype: torch.dtype, device: torch.device, q: float) -> torch.dtype | None:
+    """A dtype in which this processor multiplies several times faster than in `dtype`; None if there is none."""
+    fast = dtype == torch.float32 and device.type == "cpu" and q in (1.0, 2.0, math.inf)
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return torch.bfloat16 if fast and native() else None
+
+
+@torch.no_grad()
+def upper_norms(region: LinearRegion, exact: list[Tensor | None]) -> list[Float[Tensor, " batch hyperplanes"]]:
+    """Upper bounds on the norms of every node's hyperplanes, by absolute weights.
+
+    `exact` has the norms (1 or batch, *units) of the inputs of switching nodes where they are known.
+    """
+    rule = _UpperNorms(region, exact)
+    one = torch.ones(1, *region.net.input_shape, dtype=region.net.dtype, device=region.net.device)
+    propagate(region.net.graph, rule, {0: one})
+    return rule.found
+
+
+class _UpperNorms(ForwardRule[Tensor]):
+    """Upper bounds on the norms of the rows of every node; a coordinate of the input has norm 1."""
+
+    def __init__(self, region: LinearRegion, exact: list[Tensor | None]):
+        self.region, self.exact = region, exact
+        self.found: list[Tensor] = []
+
+    def affine(self, node: Node[Affine], inputs: list[Tensor]) -> Tensor:
+        count = max(len(value) for value in inputs)
+        return node.op.absolute(*(value.expand(count, *value.shape[1:]) for value in inputs))
+
+    def preactivation(self, node: Node[Switching], value: Tensor) -> Tensor:
+        place = len(self.found)
+        known = self.exact[place]
+        if known is not None:
+            value = known.detach().reshape(-1, *value.shape[1:])
+        # Products and sums of this pass are rounded; a hair more makes up for it.
+        value = value * (1 + gamma_above(16, value.dtype))
+        wide = value.expand(len(self.region), *value.shape[1:])
+        self.found.append(self.region.hyperplanes[place].errors(wide, self.region.patterns[place]))
+        return wide
+
+    def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
+        return node.op.linear(value, self.region.patterns[len(self.found) - 1])
+
+
+@torch.no_grad()
+def convolution_bounds(region: LinearRegion, steps: list[Step], q: float, upper: Tensor) -> list[Bounds]:
+    """Bounds for the second convolution of a chain, whose upper bounds by absolute weights are given.
+
+    Then for a hidden layer behind it that is a matrix.
+    """
+    dtype = few_digits(region.net.dtype, region.net.device, q) or region.net.dtype
+    first, second, third = steps[:3]
+    matrix = third.weight().reshape(-1, *second.shape) if third.conv is None and len(steps) > 3 else None
+    gates = (gate(region, 0).reshape(-1, *first.shape), gate(region, 1).reshape(-1, *second.shape))
+    layout = plan(*axes(first, second, region.net.input_shape), region.net.input_shape[0])
+    found, dense = local_estimates((first.weight(), second.weight()), matrix, gates, q, layout, dtype)
+    # Filters, slopes and results are rounded to few digits; sums are rounded in the dtype of the network.
+    unit = gamma_above(2, dtype)
+    sums = gamma_above(first.weight()[0].numel() * second.weight()[0].numel() + 64, region.net.dtype)
+    error = (unit + sums) * upper
+    bounds = [Bounds.around(found.flatten(1), error)]
+    if dense is not None:
+        sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
+        passed = error + (unit + sums) * (found.flatten(1) + error)
+        error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
+        bounds.append(Bounds.around(dense, error))
+    return bounds
+
+
+@torch.no_grad()
+def one_layer_class_bounds(
+    region: LinearRegion, steps: list[Step], q: float, upper: Tensor, y: Int[Tensor, " batch"]
+) -> Bounds | None:
+    """Bounds for the decision hyperplanes behind one hidden layer that is a matrix; None if few digits do not help."""
+    dtype = few_digits(region.net.dtype, region.net.device, q)
+    if dtype is None:
+        return None
+    tail = class_coefficients(region, steps[-1], y)
+    made = tail.flatten(0, 1).to(dtype) @ steps[0].weight().to(dtype)
+    estimate = _norms(made, q, tail.dtype).view(tail.shape[:2])
+    error = (tail.abs() @ upper.reshape(-1, 1)).squeeze(2) * gamma_above(2, dtype)
+    own = Bounds.around(estimate, error)
+    return Bounds(with_own(own.lower, y), with_own(own.upper, y))
+
+
+def _norms(rows: Tensor, q: float, dtype: torch.dtype) -> Tensor:
+    """Norms of rows of few digits, added up in a better dtype."""
+    if math.isinf(q):
+        return rows.abs().amax(1).to(dtype)
+    return rows.abs().sum(1, dtype=dtype) if q == 1 else rows.to(dtype).square_().sum(1).sqrt_()

@@ -1,0 +1,161 @@
+"""The nearest hyperplanes of a region, without the rows of those that cheap bounds rule out.
+
+A regulariser needs the k smallest distances d_j = |m_j| / ||V_j||_q as far as they lie below a limit. With bounds
+l_j <= ||V_j||_q <= u_j, at least k hyperplanes lie within
+
+    T = min(limit, k-th smallest of |m_j| / l_j),
+
+so a hyperplane with |m_j| / u_j > T is not needed, and its row is never made. The rows that are left are made exactly, and
+are differentiable in the weights. Signed distances to decision hyperplanes go the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relucert.core.norms import dual
+from relucert.core.rounding import gamma_above
+from relucert.geometry.distances import class_distances, free_distances, margin_distances
+from relucert.geometry.region import LinearRegion, UnitHyperplanes
+from relucert.geometry.row_norms.chain_rows import first_norms
+from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
+from relucert.geometry.row_norms.norm_bounds import (
+    Bounds,
+    convolution_bounds,
+    one_layer_class_bounds,
+    upper_norms,
+)
+from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
+from relucert.networks.affine_map import Step, chain
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The `k` smallest distances, as far as they lie below `limit`; with `smallest`, the smallest one in any case."""
+
+    k: int
+    limit: float
+    smallest: bool = True
+
+    def needed(
+        self, margins: Float[Tensor, " batch n"], norms: Bounds
+    ) -> tuple[Bool[Tensor, " batch n"], Float[Tensor, " batch n"]]:
+        """Which distances of signed margins may be needed, and lower bounds on all distances."""
+        below, above = _quotients(margins, norms)
+        reach = above.kthvalue(self.k, 1).values.clamp(max=self.limit)
+        if self.smallest:
+            reach = torch.maximum(reach, above.amin(1))
+        slack = gamma_above(64, margins.dtype) * reach.abs()
+        return below <= (reach + slack)[:, None], below
+
+
+def screened_distances(
+    region: LinearRegion,
+    margins: Float[Tensor, " batch hyperplanes"],
+    logits: Float[Tensor, " batch classes"],
+    y: Int[Tensor, " batch"],
+    p: float,
+    wanted: tuple[Nearest, Nearest],
+    budget: int = BUDGET,
+) -> tuple[Float[Tensor, " batch hyperplanes"], Float[Tensor, " batch classes"]]:
+    """The distances of `free_distances`, with larger than wanted ones in the place of those that bounds rule out.
+
+    These are inf for hyperplanes of units, and lower bounds for decision hyperplanes.
+
+    `wanted` says which distances to hyperplanes of units are needed, and which to decision hyperplanes.
+    """
+    q, steps = dual(p), chain(region.net.graph)
+    if not region.hyperplanes or (steps is not None and steps[0].conv is None and len(steps) > 2):
+        return free_distances(region, margins, logits, y, p, budget)
+    exact = _exact_norms(region, steps, q, budget)
+    with torch.no_grad():
+        bounds, classes = _norm_bounds(region, steps, exact, q, y)
+        needed = torch.ones_like(margins, dtype=torch.bool)
+        if any(known is None for known in exact):
+            every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
+            needed, _ = wanted[0].needed(margins.abs(), every)
+    parts: list[Tensor] = []
+    counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
+    for place, (known, ahead, use) in enumerate(
+        zip(exact, margins.split(counts, 1), needed.split(counts, 1), strict=True)
+    ):
+        if known is not None:
+            parts.append(margin_distances(ahead, known.expand(len(region), -1)))
+            continue
+        batch, units = use.nonzero(as_tuple=True)
+        found = torch.full_like(ahead, math.inf)
+        if len(batch):
+            near = margin_distances(ahead[batch, units], chosen_norms(region, place, batch, units, q))
+            found = found.index_put((batch, units), near)
+        parts.append(found)
+    return torch.cat(parts, 1), _class_distances(region, logits, y, q, wanted[1], classes)
+
+
+def _class_distances(
+    region: LinearRegion, logits: Tensor, y: Tensor, q: float, wanted: Nearest, bounds: Bounds | None
+) -> Float[Tensor, " batch classes"]:
+    """The signed distances to decision hyperplanes, inf for the own class, lower bounds for those that bounds rule out.
+
+    Without bounds all rows are made, but the gradient goes back through those alone that the regulariser uses.
+    """
+    own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
+    with torch.no_grad():
+        needed, beyond = ~own, torch.full_like(logits, math.inf)
+        if bounds is not None:
+            lead = (logits.gather(1, y[:, None]) - logits).masked_fill(own, math.inf)
+            use, beyond = wanted.needed(lead, bounds)
+            needed &= use
+        batch, other = needed.nonzero(as_tuple=True)
+    norms = torch.ones_like(logits)
+    if len(batch):
+        norms = norms.index_put((batch, other), chosen_class_norms(region, y[batch], batch, other, q))
+    return torch.where(needed, class_distances(logits, y, norms), beyond)
+
+
+def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budget: int) -> list[Tensor | None]:
+    """The norms (1, units) of the nodes whose rows are the same for all examples, differentiable in the weights."""
+    if steps is not None:
+        return [first_norms(steps[0], q, region.net.input_shape), *[None] * (len(region.hyperplanes) - 1)]
+    return [
+        shared_norms(region, place, q, budget)
+        if isinstance(hyperplanes, UnitHyperplanes) and not region.map.depends_on_pattern(hyperplanes.source)
+        else None
+        for place, hyperplanes in enumerate(region.hyperplanes)
+    ]
+
+
+def _norm_bounds(
+    region: LinearRegion, steps: list[Step] | None, exact: list[Tensor | None], q: float, y: Tensor
+) -> tuple[list[Bounds], Bounds | None]:
+    """Bounds on the norms of all hyperplanes of units, and of decision hyperplanes where these are cheap."""
+    uppers = upper_norms(region, exact)
+    bounds = [
+        Bounds(torch.zeros_like(upper), upper) if known is None else Bounds(*[known.expand(len(region), -1)] * 2)
+        for known, upper in zip(exact, uppers, strict=True)
+    ]
+    classes = None
+    if steps is not None and steps[0].conv is None and len(steps) == 2:
+        classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
+    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and q in (1.0, 2.0, math.inf):
+        tighter = convolution_bounds(region, steps, q, uppers[1])
+        bounds[1 : 1 + len(tighter)] = tighter
+    return bounds, classes
+
+
+def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds on signed distances; inf for a zero row and where the margin is."""
+    void = (norms.upper == 0) | margins.isinf()
+    ahead = margins >= 0
+    below = margins / torch.where(ahead, norms.upper, norms.lower)
+    above = margins / torch.where(ahead, norms.lower, norms.upper)
+    # 0 / 0: a margin of zero with a row that may be zero.
+    below, above = (
+        below.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf),
+        above.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf),
+    )
+    return below.masked_fill_(void, math.inf), above.masked_fill_(void, math.inf)

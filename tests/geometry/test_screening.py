@@ -1,0 +1,131 @@
+"""Screened distances: the same loss and gradient as with all rows, for every network, norm and number of hyperplanes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zoo
+from relucert.core.norms import dual
+from relucert.geometry.distances import free_distances
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms import chosen_norms
+from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits
+from relucert.geometry.row_norms.row_norms import row_norms
+from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
+from relucert.networks.affine_map import chain
+from relucert.networks.network import Network
+from relucert.regularizers.mmr import mmr
+
+NORMS = (1.0, 2.0, 3.0, math.inf)
+
+
+def three_convolutions() -> Network:
+    """A chain of three convolutions with strides, padding and dilation, and two matrices behind them."""
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.LeakyReLU(0.1),
+        nn.Conv2d(4, 2, 2, padding=1, dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(40, 6), nn.ReLU(), nn.Linear(6, 3),
+    )  # fmt: skip
+    return Network(zoo.randomised(module, 11).double(), (1, 9, 8)).eval()
+
+
+def network(name: str, dtype: torch.dtype) -> Network:
+    """A network of the zoo, or three convolutions."""
+    return three_convolutions().to(dtype) if name == "three convolutions" else zoo.network(name, dtype)
+
+
+NETWORKS = tuple(name for name in (*zoo.NETWORKS, "three convolutions") if name != "linear")
+
+
+def mmr_of_all_rows(net: Network, x: Tensor, y: Tensor, p: float, gamma: float, k_b: int, k_d: int) -> Tensor:
+    """The regulariser from the distances to all hyperplanes (equation 4 of the paper)."""
+    region, values, logits = LinearRegion.evaluated(net, x)
+    units, classes = free_distances(region, region.margins_of(values, x), logits, y, p)
+    near = (1 - units.topk(k_b, largest=False).values / gamma).clamp(min=0).sum(1) / k_b
+    d_d = classes.topk(k_d, largest=False).values
+    hinge = torch.where(d_d == -math.inf, torch.zeros_like(d_d), (1 - d_d / gamma).clamp(min=0))
+    return near + hinge.sum(1) / k_d
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_loss_and_gradient_are_those_of_all_rows(name: str, dtype: torch.dtype) -> None:
+    net = network(name, dtype)
+    x = zoo.inputs(net, 4)
+    y = torch.arange(4) % net.classes
+    count = LinearRegion.at(net, x).count
+    weights = list(net.parameters())
+    for p in NORMS:
+        for gamma, k_b, k_d in ((0.3, max(1, count // 5), net.classes), (10.0, max(1, count // 3), 1), (0.001, 1, 2)):
+            one = mmr_of_all_rows(net, x, y, p, gamma, k_b, k_d).mean()
+            two = mmr(net, x, y, p, gamma, gamma, k_b, k_d).mean()
+            expected, found = (torch.autograd.grad(loss, weights, allow_unused=True) for loss in (one, two))
+            size = math.sqrt(sum(float(part.square().sum()) for part in expected if part is not None))
+            gap = math.sqrt(
+                sum(float((a - b).square().sum()) for a, b in zip(expected, found, strict=True) if a is not None)
+            )
+            tolerance = 1e-9 if dtype == torch.float64 else 1e-5
+            assert abs(float((one - two).detach())) <= tolerance * abs(float(one.detach())), (p, gamma)
+            assert gap <= tolerance * size + 1e-12, (p, gamma)
+
+
+@pytest.mark.parametrize("name", ["cnn", "three convolutions", "residual"])
+def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network(name, torch.float64)
+    x, y = zoo.inputs(net, 4), torch.arange(4) % net.classes
+    found = []
+    for kept in (chosen_norms.KEPT, 0):
+        monkeypatch.setattr(chosen_norms, "KEPT", kept)
+        loss = mmr(net, x, y, math.inf, 0.3, 0.3, 20, net.classes).mean()
+        found.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
+    """In float32 rows are estimated with few digits where the processor can: the norms in float64 lie within the bounds."""
+    net = network(name, dtype)
+    x = zoo.inputs(net, 4)
+    region = LinearRegion.at(net, x)
+    exact_net = network(name, torch.float64)
+    exact_net.load_state_dict({key: value.double() for key, value in net.state_dict().items()})
+    truth_region = LinearRegion(exact_net, region.patterns, len(x))
+    for p in NORMS:
+        q = dual(p)
+        with torch.no_grad():
+            truth = row_norms(truth_region, q)
+            steps = chain(net.graph)
+            bounds, classes = _norm_bounds(
+                region, steps, _exact_norms(region, steps, q, 2**30), q, torch.zeros(4).long()
+            )
+            every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
+            slack = 1e-12 if dtype == torch.float64 else 2e-6
+            # A comparison of an entry with itself or with padding has no hyperplane.
+            there = region.margins(x).isfinite()
+            assert bool((every.lower <= truth * (1 + slack))[there].all()), (p, "lower")
+            assert bool((truth <= every.upper * (1 + slack))[there].all()), (p, "upper")
+            if classes is not None:
+                rows = truth_region.decision_rows(torch.zeros(4).long()).flatten(2)
+                lengths = torch.linalg.vector_norm(rows, q, dim=2)
+                assert bool((classes.lower <= lengths * (1 + slack)).all())
+                assert bool((lengths <= classes.upper * (1 + slack)).all())
+
+
+def test_needed_distances() -> None:
+    norms = Bounds(torch.tensor([[1.0, 0.5, 1.0, 0.0]]), torch.tensor([[1.0, 2.0, 1.0, 0.0]]))
+    margins = torch.tensor([[1.0, 2.0, 3.0, 0.0]])
+    # Distances lie in [1, 1], [1, 4], [3, 3]; a zero row has no hyperplane.
+    assert Nearest(1, 10.0).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 10.0).needed(margins, norms)[0].tolist() == [[True, True, True, False]]
+    assert Nearest(2, 0.5).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
+    assert Nearest(2, 0.5, smallest=False).needed(margins, norms)[0].tolist() == [[False] * 4]
+
+
+def test_few_digits_only_in_float32() -> None:
+    assert few_digits(torch.float64, torch.device("cpu"), 1.0) is None
+    assert few_digits(torch.float32, torch.device("cpu"), 1.5) is None
