@@ -380,7 +380,7 @@ def _described(value: float | Tensor) -> float | str:
     return str(float(value)) if math.isinf(value) else float(value) + 0.0
 
 
-def as_ball(ball: Ball, box: tuple[float, float] | None = PIXELS) -> Ball:
+def as_ball(ball: object, box: tuple[float, float] | None = PIXELS) -> Ball:
     """The ball, with another box if it was given none; a clear error for anything that is no ball, such as eps alone.
 
     >>> as_ball(Ball(2, 0.5), None), as_ball(Ball(2, 0.5, (0, 1)), None)

@@ -108,7 +108,8 @@ def _robust(step: Any) -> list[nn.Module]:
 
 
 def _min_max(step: Any) -> list[nn.Module]:
-    cut = [nn.Hardtanh(*map(float, step.feature_range))] if step.clip else []
+    low, high = map(float, step.feature_range)
+    cut = [nn.Hardtanh(low, high)] if step.clip else []
     return _scaled(step.scale_, False) + _shifted(step.min_, 1) + cut
 
 

@@ -137,7 +137,8 @@ class Network(nn.Module):
             x = x / self.std
         if self._overwrites_input and self.mean is None and self.std is None:
             x = x.clone()
-        return logits_of(self.module(x))
+        output = self.module(x)
+        return output if isinstance(output, Tensor) else logits_of(output)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits by the graph; equal to `forward` in eval mode up to rounding."""

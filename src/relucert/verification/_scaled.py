@@ -54,7 +54,7 @@ def certificate(question: ScaledQuestion, found: Certificate, prop: Property, ho
     original ball.
     """
     verdicts, reasons = list(found.verdict), list(found.reason)
-    witness, falsified = None, torch.zeros_like(holds)
+    witness, falsified, back = None, torch.zeros_like(holds), question.centre
     if found.witness is not None:
         points = torch.where(found.witness.isnan(), question.x, found.witness)
         back, falsified = question.counterexamples(points, prop)

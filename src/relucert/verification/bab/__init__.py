@@ -1,6 +1,5 @@
 """Branch and bound over ReLU splits, complete for every supported network.
 
-Reading order: `bab` (the search), `subproblems` (what is bounded, and what is open),
-`counterexamples` (attacks inside the search), `leaves` (convex programs of
-subproblems with nothing left to split), `rebounding` (subproblems of deep networks, with bounds of their own).
+Reading order: `bab` (the search), `subproblems` (what is bounded, and what is open), `counterexamples` (attacks inside the
+search), `leaves` (convex programs of subproblems with nothing left to split).
 """

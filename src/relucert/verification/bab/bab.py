@@ -41,13 +41,13 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
-from relucert.verification._incomplete import better_of_both
+from relucert.verification._incomplete import better_of_both, deep_bounds
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._rebounding import ROOT_SHARE, Roots, deep_bounds, rebounded
 from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
+_ROOT_SHARE = 0.4  # of the seconds of a point, for bounds over its whole ball
 _AT_ONCE = 8  # points whose SDP-CROWN bounds or inner slopes are computed between two looks at the clock
 _FIRST = 16  # subproblems that are bounded between two looks at the clock before the pace is known
 
@@ -88,27 +88,21 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-
-        def search(query: Query, nodes: int, budget: Budget, given: Roots = ()) -> Iterator[Decision]:
-            some = replace(self, nodes=nodes, descent=0 if given else self.descent)
-            return _Search(query, some, budget, given).run()
-
-        again = _deep(query.double) and not query.double.graph.max_pools and not query.saved
-        return rebounded(query, budget, search, self) if again else search(query, self.nodes, budget)
+        return _Search(query, self, budget).run()
 
 
 def _deep(net: Network) -> bool:
-    """Whether slopes of inner bounds are optimised, and bounds of subproblems computed again."""
+    """Whether slopes of inner bounds are optimised before the first split."""
     return Alpha().inner_steps(net) > 0
 
 
 class _Search:
     """The subproblems of all problems, and what is known of the points."""
 
-    def __init__(self, query: Query, method: BaB, budget: Budget, given: Roots = ()):
+    def __init__(self, query: Query, method: BaB, budget: Budget):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
-        self.method, self.budget, self.limit, self.given = method, budget, budget.each(len(query)), given
+        self.method, self.budget, self.limit = method, budget, budget.each(len(query))
         self.found = Outcome.nothing(query.wide)
         none = torch.zeros(len(query), dtype=torch.bool)
         # Given up; yielded; with subproblems that nothing could decide; with all open subproblems saved.
@@ -202,7 +196,7 @@ class _Search:
     def _whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
         size = _AT_ONCE if self.ball.p == 2 or _deep(self.double) else max(1, len(self.x))
-        found = list(self.given) or [
+        found = [
             better_of_both(self.query.restrict(some), partial(self._root, some))
             for some in torch.arange(len(self.x)).split(size)
         ]
@@ -222,7 +216,7 @@ class _Search:
             steps = SDP.steps if self.query.row_margins is None else 0
             method = SDP(steps=steps, seconds=max(0.0, left), budget=budget)
         else:
-            method = Alpha(budget=budget, seconds=ROOT_SHARE * left)
+            method = Alpha(budget=budget, seconds=_ROOT_SHARE * left)
             if _deep(self.double):
                 return deep_bounds(query, method)
         known = method.start(query.double, query.wide, query.ball, query.net.dtype)
