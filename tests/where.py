@@ -17,7 +17,7 @@ WHERE = {
     "attacks/region.py": "attacks/test_base.py",
     "bounding/backward_bounds.py": "bounding/test_linear_bounds.py",
     "bounding/interval.py": "bounding/test_rounding.py",
-    "bounding/inner_slopes.py": "bounding/test_linear_bounds.py",
+    "bounding/_inner_slopes.py": "bounding/test_linear_bounds.py",
     "bounding/methods/alpha.py": "bounding/test_linear_bounds.py",
     "bounding/methods/crown.py": "bounding/test_linear_bounds.py",
     "bounding/methods/ibp.py": "bounding/test_linear_bounds.py",

@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from asserts import assert_sound
+from relucert.bounding._inner_slopes import InnerAscent
 from relucert.bounding.backward_bounds import BackwardBounds
-from relucert.bounding.inner_slopes import InnerAscent
 from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.ibp import IBP

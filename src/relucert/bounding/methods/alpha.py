@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding._dual_ascent import Functionals, Schedule
-from relucert.bounding.inner_slopes import InnerAscent
+from relucert.bounding._inner_slopes import InnerAscent
 from relucert.bounding.methods.crown import CROWN, AfterCROWN, crown_margins
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import Margins
