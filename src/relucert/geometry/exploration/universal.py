@@ -75,7 +75,8 @@ def _radius(measured: Measured, y: Tensor, p: float, budget: int) -> Float[Tenso
     classes = _quotient(measured.lead, norm(measured.class_rows, q, 2) + measured.class_errors)
     classes = classes.masked_fill(own_class(y, classes.shape[1]), math.inf)
     least = torch.cat([units, classes], 1).amin(1) * (1 - SAFETY)
-    return least.masked_fill(~measured.certain, 0.0)
+    # Values beyond the range of float64 prove nothing.
+    return least.masked_fill(~measured.certain | least.isnan(), 0.0)
 
 
 def _quotient(margin: Tensor, length: Tensor) -> Tensor:
