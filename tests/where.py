@@ -34,7 +34,6 @@ WHERE = {
     "evaluation/radius.py": "evaluation/test_evaluate.py",
     "experiments/others.py": "verification/test_published.py",
     "geometry/exploration/facets.py": "geometry/exploration/test_neighbours.py::test_unlimited_is_exact_on_a_hundred",
-    "geometry/row_norms/chain_rows.py": "geometry/row_norms/test_row_norms.py",
     "geometry/row_norms/norm_bounds.py": "geometry/test_screening.py::test_bounds_contain_the_norms",
     "geometry/row_norms/chosen_norms.py": "geometry/test_screening.py::test_loss_and_gradient_are_those_of_all_rows",
     "geometry/exploration/search.py": "geometry/exploration/test_arrangement.py",

@@ -351,7 +351,7 @@ def deep(seed: int, layers: int, dtype: torch.dtype = torch.float64) -> Network:
     return Network(randomised(mlp((6,), 3, [12] * layers), seed).to(dtype), (6,)).eval()
 
 
-def testinner_slopes_pay_in_deep_chains() -> None:
+def test_inner_slopes_pay_in_deep_chains() -> None:
     """By the rule that stands in the documentation, and margins are larger for it; shallow networks take no inner steps."""
     assert [Alpha().inner_steps(deep(0, layers)) > 0 for layers in (1, 3, 4, 6)] == [False, False, True, True]
     assert Alpha(inner=0).inner_steps(deep(0, 6)) == 0
@@ -376,18 +376,19 @@ def test_more_inner_steps_keep_what_fewer_have_proved() -> None:
     assert float((found[-1].lower - found[0].lower).sum()) > 0
 
 
-def testinner_slopes_end_with_the_clock() -> None:
+def test_inner_slopes_end_with_the_clock() -> None:
     """Without a second, alpha is crown; bounds of units are those that were known."""
     net = deep(2, 5)
     x, ball = inputs(net, 3), Ball(math.inf, 0.1)
     prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)
-    late, crown = Alpha(seconds=0.0).solve(net, x, ball, prop), CROWN().solve(net, x, ball, prop)
+    with torch.no_grad():
+        late, crown = Alpha(seconds=0.0).solve(net, x, ball, prop), CROWN().solve(net, x, ball, prop)
     assert torch.equal(late[1], crown[1])
     for index, within in late[0].inputs.items():
         assert torch.equal(within.lower, crown[0].inputs[index].lower)
 
 
-def testinner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
+def test_inner_slopes_in_small_pieces_of_memory_prove_the_same() -> None:
     net = deep(3, 5)
     x, ball = inputs(net, 5), Ball(math.inf, 0.1)
     prop = class_stays(net.predict(x), net.classes, dtype=torch.float64)

@@ -32,6 +32,7 @@ PARAMETERS = {
     "adversarial": "True for the cross-entropy of PGD points",
     "intervals": "weight of interval margins against CROWN's, 0 to 1",
     "l1": "weight of the sum of absolute weights",
+    "projections": "number of random projections that estimate the bounds of kw",
 }
 
 

@@ -68,13 +68,16 @@ def test_distances_inside_a_box_must_not_be_used():
 @pytest.mark.parametrize("p", P)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_radii_are_below_the_distances_to_all_hyperplanes(name, p):
-    """In every norm at most min(d_B, d_D), in l_1 and l_inf nearly that, whatever box is given."""
+    """In every norm at most min(d_B, d_D), in l_1 and l_inf nearly that, whatever box is given.
+
+    Where a hyperplane vanishes with its row, as in windows whose entries are all inactive, the radius is zero.
+    """
     net = network(name)
     x = inputs(net, 4)
     found, nearest = rc.radius(net, x, p=p, method="universal"), rc.distances(net, x, p=p)
     truth = torch.minimum(nearest.region, nearest.decision)
     assert bool((found.lower <= truth * (1 + 1e-9)).all())
-    if p in (1.0, math.inf) and bool((truth > 0).all()) and name not in ("dead windows", "zero bias"):
+    if p in (1.0, math.inf) and bool((truth > 0).all()) and name not in ("dead windows", "max pool", "zero bias"):
         assert bool((found.lower >= truth * (1 - 1e-6)).all())
     assert torch.equal(found.lower, rc.radius(net, x, p=p, box=None, method="universal").lower)
 
