@@ -52,9 +52,10 @@ def dying(points: Tensor) -> Iterator[int]:
 def interrupting(points: Tensor) -> Iterator[int]:
     yield int(points[0])
     time.sleep(0.3)
-    if 0 in points:  # the process that started this one
-        os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(60)
+    for _ in range(30):
+        if 0 in points:  # the process that started this one; again, as signals may come where Python cannot raise
+            os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(2)
 
 
 def children() -> int:

@@ -249,7 +249,7 @@ class _PreactivationBounds(ChargedIntervals):
             gradients = GradientBounds(self.backward.graph, self.backward.x, self.backward.ball)
             if gradients.serves(self.relaxations):
                 return gradients.refined(source, known, self.relaxations)
-        if not everything and charge is not None:  # without charges bounds are the same with gradients and without
+        if not everything:
             known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():
             if self.backward.patched(source):
