@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
-from jaxtyping import Float, TypeCheckError
+from jaxtyping import Float
 from torch import Tensor
 
 from relucert.bounding.interval import Interval
@@ -57,8 +57,22 @@ def test_wrong_shapes_are_refused():
             turned(torch.zeros(2, 3), False)
         with pytest.raises(BeartypeCallHintParamViolation):
             Pair(torch.zeros(2, 3), torch.zeros(2, 4))
-        with pytest.raises(TypeCheckError):
-            rows(torch.zeros(2, 3), torch.zeros(2))
+        with pytest.raises(BeartypeCallHintParamViolation):
+            next(rows(torch.zeros(2, 3), torch.zeros(2)))
+
+
+def test_an_error_of_its_own_comes_first():
+    def first(x: Float[Tensor, " a"], y: Float[Tensor, " a"]) -> Float[Tensor, " a"]:
+        if len(y) > 3:
+            raise ValueError("y must have at most 3 entries")
+        return x
+
+    refusing = checked(first, refusing=True)
+    assert refusing(torch.zeros(2), torch.zeros(2)).shape == (2,)
+    with pytest.raises(ValueError, match="at most 3"):
+        refusing(torch.zeros(2), torch.zeros(4))
+    with pytest.raises(BeartypeCallHintParamViolation):
+        refusing(torch.zeros(2), torch.zeros(3))
 
 
 def test_the_package_is_checked():

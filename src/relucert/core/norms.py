@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
@@ -52,7 +52,7 @@ def dual(p: float | int | str) -> float:
     return 1.0 if math.isinf(p) else p / (p - 1.0)
 
 
-def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, ...]:
+def norm(v: Float[Tensor, "..."], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, "..."]:
     """Return the l_p norm over all dimensions but the first `batch_dims`.
 
     ||v||_p = (sum_i |v_i|^p)^(1/p), and max_i |v_i| for p = inf; shape v.shape[:batch_dims].
@@ -87,7 +87,7 @@ def norm(v: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Fl
     return torch.where(safe, plain, _scaled_norm(torch.where(inside, zeros, flat), p))
 
 
-def _scaled_norm(flat: Float[Tensor, "... size"], p: float) -> Float[Tensor, ...]:
+def _scaled_norm(flat: Float[Tensor, "... size"], p: float) -> Float[Tensor, "..."]:
     """The norm as max_i |v_i| times the norm of v / max_i |v_i|, which cannot overflow."""
     largest = flat.detach().abs().amax(-1)
     scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
@@ -99,8 +99,8 @@ def _scaled_norm(flat: Float[Tensor, "... size"], p: float) -> Float[Tensor, ...
 
 
 def norm_slope(
-    v: Float[Tensor, ...], length: Float[Tensor, ...], p: float, ties: Float[Tensor, ...] | None = None
-) -> Float[Tensor, ...]:
+    v: Float[Tensor, "..."], length: Float[Tensor, "..."], p: float, ties: Num[Tensor, "..."] | None = None
+) -> Float[Tensor, "..."]:
     """Return the derivative of ||v||_p with respect to v, where the norms `length` are known; they broadcast against v.
 
     The derivative is sign(v_i) (|v_i| / ||v||)^(p - 1). For p = inf the entries of largest size share it equally: `ties` is
@@ -118,7 +118,7 @@ def norm_slope(
     return v / safe if p == 2.0 else v.sign() * (v.abs() / safe).pow(p - 1.0)
 
 
-def steepest(g: Float[Tensor, ...], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, ...]:
+def steepest(g: Float[Tensor, "..."], p: float | int | str, batch_dims: int = 1) -> Float[Tensor, "..."]:
     """Return the direction of steepest ascent of <g, d> in the l_p unit ball.
 
     argmax { <g, d> : ||d||_p <= 1 } is d_i = sign(g_i) (|g_i| / ||g||_q)^(q - 1), with the value ||g||_q: the sign for

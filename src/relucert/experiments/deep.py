@@ -72,6 +72,7 @@ def decided(config: TrainConfig, eps: float) -> dict[str, Any]:
 def slack(config: TrainConfig, eps: float) -> dict[str, float]:
     """Charges for rounding as shares of the margin at the input, over some points: median and largest.
 
+    `scale` is the largest charge as a share of the median margin: points close to a decision boundary have margins near zero.
     `executed` is what the rounding of the executed network costs, `all` that and what the computation of the bound rounds.
     """
     net, data = load(config.folder), dataset(config.data)
@@ -83,11 +84,15 @@ def slack(config: TrainConfig, eps: float) -> dict[str, float]:
     logits = net(x).double()
     own = logits.gather(1, y[:, None])
     lead = (own - logits.scatter(1, y[:, None], -math.inf).amax(1, keepdim=True))[:, 0]
-    shares = {"executed": (found.margin - found.executed) / lead, "all": (found.computed - found.executed) / lead}
+    lead, charges = lead[right], {"executed": found.margin - found.executed, "all": found.computed - found.executed}
     return {
         f"{kind} {name}": float(value)
-        for kind, share in shares.items()
-        for name, value in (("median", share[right].median()), ("largest", share[right].max()))
+        for kind, charge in charges.items()
+        for name, value in (
+            ("median", (charge[right] / lead).median()),
+            ("largest", (charge[right] / lead).max()),
+            ("scale", charge[right].max() / lead.median()),
+        )
     }
 
 

@@ -124,9 +124,7 @@ def decision_distances(
     return class_distances(logits, y, decision_norms(region, y, dual(p), budget))
 
 
-def margin_distances(
-    margins: Float[Tensor, " batch hyperplanes"], norms: Float[Tensor, " batch hyperplanes"]
-) -> Float[Tensor, " batch hyperplanes"]:
+def margin_distances(margins: Float[Tensor, " *any"], norms: Float[Tensor, " *any"]) -> Float[Tensor, " *any"]:
     """|m_j| / ||V_j||_q from margins and norms; inf for a zero row."""
     void = (norms == 0) | margins.isinf()
     safe = torch.where(void, torch.ones_like(norms), norms)

@@ -9,7 +9,12 @@ from typing import Any
 from relucert.reports._markdown import ball, percent, table
 
 INFINITY = float("inf")
-_KINDS = ("executed", "all")
+#: Keys of shares and the words of their columns.
+_SHARES = {
+    f"{kind} {name}": f"{kind}, {words}"
+    for kind in ("executed", "all")
+    for name, words in (("median", "median"), ("largest", "largest"), ("scale", "largest / median margin"))
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class DecidedPoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Slack:
-    """What rounding costs margins, as shares of the margins at the inputs: median and largest, when executed and in all."""
+    """What rounding costs margins, as shares of the margins at the inputs; see `experiments.deep.slack`."""
 
     network: str
     eps: float
@@ -62,20 +67,14 @@ def page(points: Sequence[DecidedPoints], slacks: Sequence[Slack], commands: Seq
             "## What rounding costs",
             "",
             "What a margin by `crown` is charged for rounding, in percent of the margin at the input, over the correctly "
-            "classified ones of 100 points: for the executed network alone, and with the computation of the bound in float32.",
+            "classified ones of 100 points: for the executed network alone, and with the computation of the bound in float32. "
+            "Points close to a decision boundary have small margins, so the largest charge is compared with the median margin "
+            "as well.",
             "",
             *table(
-                ["network", "norm, eps", *(f"{kind}, {name}" for kind in _KINDS for name in ("median", "largest"))],
+                ["network", "norm, eps", *_SHARES.values()],
                 [
-                    [
-                        one.network,
-                        ball(INFINITY, one.eps),
-                        *(
-                            f"{100 * one.shares[f'{kind} {name}']:.2g}"
-                            for kind in _KINDS
-                            for name in ("median", "largest")
-                        ),
-                    ]
+                    [one.network, ball(INFINITY, one.eps), *(f"{100 * one.shares[key]:.2g}" for key in _SHARES)]
                     for one in slacks
                 ],
             ),
