@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from relucert.regularizers.mmr import mmr as mmr
     from relucert.training import example_losses as losses  # noqa: F401
     from relucert.training.config import TrainConfig as TrainConfig
-    from relucert.training.loop import train as train
+    from relucert.training.problem import train as train
     from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
@@ -121,7 +121,7 @@ _HOME = {
     "radius": "relucert.verification.radius",
     "save": "relucert.interop.loading",
     "sklearn_inputs": "relucert.interop.sklearn",
-    "train": "relucert.training.loop",
+    "train": "relucert.training.problem",
 }
 
 #: Public names that are modules.
