@@ -157,7 +157,9 @@ def test_differentiable_bounds_hold_and_their_gradients_are_those_of_finite_diff
 
 def test_methods_without_a_gradient_are_refused_where_one_is_wanted():
     net = network("fc")
-    with pytest.raises(InvalidInput, match="method must be one of ibp, kw, crown where differentiable is True, got alpha"):
+    with pytest.raises(
+        InvalidInput, match="method must be one of ibp, kw, crown where differentiable is True, got alpha"
+    ):
         rc.bounds(net, inputs(net, 2), rc.Ball(2, 0.1), "alpha", differentiable=True)
 
 

@@ -59,7 +59,7 @@ def plain(net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " ba
     >>> plain(net, data.x_test[:5], data.y_test[:5]).shape
     torch.Size([5])
     """
-    return plain_losses(_checked(net, x, y), x, y).loss
+    return plain_losses(_inspected(net, x, y), x, y).loss
 
 
 def at(
@@ -67,7 +67,7 @@ def at(
     share: float = 0.5, generator: torch.Generator | None = None,
 ) -> Losses:  # fmt: skip
     """Cross-entropy on a batch whose last `share` is replaced by points that PGD finds in the ball (Madry et al. 2018)."""
-    checked = _checked(net, x, y, ball)
+    checked = _inspected(net, x, y, ball)
     _require("share", share, 0 <= share <= 1, "be a number from 0 to 1")
     return _adversarial(ball, attack, share).losses(checked, x, y, _drawn(generator)).loss
 
@@ -88,7 +88,7 @@ def mmr(
     >>> loss.shape, loss.requires_grad
     (torch.Size([6]), True)
     """
-    checked = _checked(net, x, y, ball)
+    checked = _inspected(net, x, y, ball)
     _require("lam", lam, lam >= 0, "be a number >= 0")
     check_p(margin.p)
     points = x if ball is None else _adversarial(ball, ATTACK, 0.5).mix(checked, x, y, _drawn(generator))
@@ -103,7 +103,7 @@ def mmr_universal(
 
     The k_b and k_d nearest hyperplanes enter, in each norm its own (Croce and Hein, ICLR 2020).
     """
-    checked = _checked(net, x, y)
+    checked = _inspected(net, x, y)
     for name, pair in (("lam", lam), ("gamma", gamma)):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidInput(f"{name} must be two numbers, for l_1 and l_inf, got {pair!r}")
@@ -118,7 +118,7 @@ def cross_lipschitz(
 ) -> Losses:
     """Cross-entropy + lam * the cross-Lipschitz regulariser, `relucert.cross_lipschitz` (Hein and Andriushchenko 2017)."""
     _require("lam", lam, lam >= 0, "be a number >= 0")
-    return cross_lipschitz_losses(_checked(net, x, y), x, y, lam).loss
+    return cross_lipschitz_losses(_inspected(net, x, y), x, y, lam).loss
 
 
 def kw(
@@ -168,7 +168,7 @@ def stability(
 
     Xiao et al. (ICLR 2019). The stability of a unit with interval bounds l and u is -tanh(1 + l u).
     """
-    checked = _checked(net, x, y, ball)
+    checked = _inspected(net, x, y, ball)
     _require("weights", weights, len(weights) == 2 and min(weights) >= 0, "be two numbers >= 0")
     return Stability(ball, _single(attack), *weights).losses(checked, x, y, _drawn(generator)).loss
 
@@ -179,13 +179,13 @@ def spectral(
 ) -> Losses:  # fmt: skip
     """Cross-entropy with sqrt(2) eps L added to all other logits, L the product of spectral norms (Tsuzuku et al. 2018)."""
     _require("eps", eps, eps >= 0, "be a number >= 0")
-    return spectral_losses(_checked(net, x, y), x, y, eps, _drawn(generator)).loss
+    return spectral_losses(_inspected(net, x, y), x, y, eps, _drawn(generator)).loss
 
 
 def _bounded(
     loss: Bounded, net: nn.Module, x: Tensor, y: Tensor, kappa: float, generator: torch.Generator | None = None
 ) -> Tensor:
-    checked = _checked(net, x, y, loss.ball)
+    checked = _inspected(net, x, y, loss.ball)
     _require("kappa", kappa, 0 <= kappa <= 1, "be a number from 0 to 1")
     return loss.losses(checked, x, y, 1.0, kappa, _drawn(generator)).loss
 
@@ -201,7 +201,7 @@ def _single(attack: PGD) -> PGD:
     return attack
 
 
-def _checked(net: nn.Module, x: Tensor, y: Tensor, ball: Ball | None = None) -> Network:
+def _inspected(net: nn.Module, x: Tensor, y: Tensor, ball: Ball | None = None) -> Network:
     """The network, after checks of the batch and of the ball around it."""
     network = as_network(net, x)
     network.check(x, y)

@@ -24,14 +24,14 @@ from relucert.networks.checkpoints import digest, load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.training._augmentation import augment
+from relucert.training._examples import Arrays, Examples, examples_of
 from relucert.training._interruption import gentle_interrupts
+from relucert.training._models import architecture, network_of
 from relucert.training._randomness import forked_randomness, generator
 from relucert.training._saving import STATE_FILE, load_module, load_state, save_module, save_state
 from relucert.training._schedules import rate_factor
 from relucert.training.config import FUNCTION, TrainConfig
-from relucert.training.examples import Arrays, Examples, examples_of
 from relucert.training.losses.loss import StepContext, Terms
-from relucert.training.models import architecture, network_of
 from relucert.training.progress import Watcher
 from relucert.training.recipes import EPS, MIRRORED
 from relucert.training.run import MODEL_FILE, Run, RunFolder, Unsaved
@@ -173,7 +173,7 @@ class _Training:
         return Run(folder, self.net, self.folder.metrics())
 
     def _epoch(self, interrupted: Callable[[], bool], callback: Callable[..., None]) -> None:
-        config, epoch = self.config, self.done // self.steps
+        epoch = self.done // self.steps
         batches = self.task.examples.batches(epoch, self.done % self.steps)
         while self.done < (epoch + 1) * self.steps:
             started = time.perf_counter()
@@ -184,12 +184,11 @@ class _Training:
             callback(self.done, **self.sums.means())
             if self.observers.step is not None:
                 self.observers.step(self._step_line(epoch, terms))
-            last = self.done == (epoch + 1) * self.steps
-            if interrupted() or (not last and time.monotonic() - self.saved > config.save_seconds):
+            if self.done == (epoch + 1) * self.steps:
+                break
+            if interrupted() or time.monotonic() - self.saved > self.config.save_seconds:
                 self._save()
-            if interrupted():
-                rest = "the same command goes on there" if self.folder.path else "without out nothing is kept but the weights"
-                raise KeyboardInterrupt(f"stopped after step {self.done} of {self.total}; {rest}")
+            self._end_if(interrupted())
         means = self.sums.means()
         self.sums = _Sums()
         rate = self._rate(self.done - 1)
@@ -201,6 +200,15 @@ class _Training:
         self._save()
         for line in lines:
             self.observers.line(dict(line))
+        self._end_if(interrupted() and self.done < self.total)
+
+    def _end_if(self, interrupted: bool) -> None:
+        """Raise if the run is interrupted; its state is saved by then."""
+        if interrupted:
+            rest = (
+                "the same command goes on there" if self.folder.path else "without out nothing is kept but the weights"
+            )
+            raise KeyboardInterrupt(f"stopped after step {self.done} of {self.total}; {rest}")
 
     def _step_line(self, epoch: int, terms: Terms) -> dict[str, Any]:
         """What the callback for steps is given: a line like those of the metrics, with the values of this step."""

@@ -14,10 +14,10 @@ from relucert.core.errors import InvalidInput
 from relucert.data import Dataset
 from relucert.interop.loading import load
 from relucert.networks.network import Network
+from relucert.training._examples import Examples, examples_of
+from relucert.training._models import adopt, architecture
 from relucert.training.config import TrainConfig
-from relucert.training.examples import Examples, examples_of
 from relucert.training.loop import Observers, Task, carry_out, config_task, held_out
-from relucert.training.models import adopt, architecture
 from relucert.training.progress import Terminal, Watcher
 from relucert.training.recipes import EPS, OWN
 from relucert.training.run import Run
@@ -65,7 +65,9 @@ def train(
     observers = Observers(watcher, *([] if callback is None else [callback]), step=step_callback)
     if isinstance(model, TrainConfig):
         if data is not None or validation is not None or settings:
-            raise InvalidInput("data, validation and settings must be left out where model is a TrainConfig, which has them")
+            raise InvalidInput(
+                "data, validation and settings must be left out where model is a TrainConfig, which has them"
+            )
         return carry_out(config_task(model), observers)
     config = _config(data, settings)
     return carry_out(_task(config, model, data, validation), observers, saved=config.out is not None)
@@ -87,7 +89,9 @@ def _task(config: TrainConfig, model: nn.Module, data: object, validation: objec
     examples = examples_of(data, config.settings.batch, config.seed)
     net = _network(model, examples)
     if isinstance(validation, Dataset):
-        raise InvalidInput("validation must be arrays (x, y), such as those of a data set's test set, got a whole data set")
+        raise InvalidInput(
+            "validation must be arrays (x, y), such as those of a data set's test set, got a whole data set"
+        )
     checked: Examples | None = None
     if validation is not None:
         checked = examples_of(validation, config.settings.batch, config.seed, "validation")

@@ -79,7 +79,9 @@ def _intervals(chosen: Bounding, net: Network, x: Tensor, ball: Ball, executed: 
 
 def _with_gradient(value: Interval, slope: Interval) -> Interval:
     """The ends of one interval with the gradient of another's."""
-    return Interval(_Replaced.apply(slope.lower, value.lower.detach()), _Replaced.apply(slope.upper, value.upper.detach()))  # pyright: ignore[reportArgumentType]
+    return Interval(
+        _Replaced.apply(slope.lower, value.lower.detach()), _Replaced.apply(slope.upper, value.upper.detach())
+    )  # pyright: ignore[reportArgumentType]
 
 
 class _Replaced(torch.autograd.Function):

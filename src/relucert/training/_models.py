@@ -68,7 +68,9 @@ def _made(config: TrainConfig, input_shape: Shape, classes: int) -> Network:
 
 def _require_fit(what: str, net: Network, input_shape: Shape, classes: int) -> None:
     if net.input_shape != tuple(input_shape):
-        raise InvalidInput(f"{what} must take inputs of shape {tuple(input_shape)}, as data has them, got {net.input_shape}")
+        raise InvalidInput(
+            f"{what} must take inputs of shape {tuple(input_shape)}, as data has them, got {net.input_shape}"
+        )
     if net.classes < classes:
         raise InvalidInput(f"{what} must have a logit for each of {classes} classes of data, got {net.classes}")
 
@@ -89,7 +91,9 @@ def adopt(net: Network, source: Network, name: str) -> None:
         for role, target in sources.items():
             target.value.detach().copy_(given[role].value)
     if any(not torch.equal(value, others[key].to(value)) for key, value in describe(net)[1].items()):
-        raise InvalidInput("model must hold its weights in parameters and buffers to take those of init, got computed ones")
+        raise InvalidInput(
+            "model must hold its weights in parameters and buffers to take those of init, got computed ones"
+        )
 
 
 def architecture(net: Network) -> str:

@@ -60,10 +60,14 @@ def examples_of(data: object, batch: int, seed: int, name: str = "data") -> Exam
     """The examples that a value stands for; `batch` is the size of batches, unless a loader has its own."""
     if isinstance(data, Dataset):
         return Arrays(data.x_train, data.y_train, batch, seed, data.box)
-    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        return Arrays.checked(*data, batch, seed, name)
+    if (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        return Arrays.checked(data[0], data[1], batch, seed, name)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        return Arrays.checked(*data.tensors, batch, seed, name)
+        return Arrays.checked(data.tensors[0], data.tensors[1], batch, seed, name)
     if isinstance(data, DataLoader):
         return Loader(data, seed, name)
     if isinstance(data, TorchDataset) and not isinstance(data, IterableDataset):
@@ -90,7 +94,9 @@ class Arrays:
             raise InvalidInput(f"{name} must hold at least one example, got none")
         finite = torch.isfinite(x).flatten(1).all(1)
         if not bool(finite.all()):
-            raise InvalidInput(f"x of {name} must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}")
+            raise InvalidInput(
+                f"x of {name} must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}"
+            )
         return Arrays(x, y, batch, seed, _box(x))
 
     @property
@@ -123,7 +129,9 @@ class Loader:
         try:
             self.steps = len(loader)
         except TypeError as error:
-            raise InvalidInput(f"{name} must be a loader with a length, got one of an iterable without: {error}") from error
+            raise InvalidInput(
+                f"{name} must be a loader with a length, got one of an iterable without: {error}"
+            ) from error
         if self.steps == 0:
             raise InvalidInput(f"{name} must hold at least one batch, got an empty loader")
         self._first = next(self.batches(0, 0))
@@ -205,7 +213,9 @@ def _pair(batch: object, name: str) -> Batch:
     if not x.is_floating_point():
         raise InvalidInput(f"x of {name} must hold floating-point numbers, got {x.dtype}: pixels are x.float() / 255")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise InvalidInput(f"y of {name} must hold whole numbers, got {y.dtype}: classes count from 0, as y.long() has them")
+        raise InvalidInput(
+            f"y of {name} must hold whole numbers, got {y.dtype}: classes count from 0, as y.long() has them"
+        )
     if x.dim() < 2 or y.dim() != 1 or len(x) != len(y):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise InvalidInput(f"{name} must have the shapes (examples, *input) and (examples,), got {shapes}")
