@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from relucert.records.record import Record as Record
     from relucert.records.store import RecordStore as RecordStore
     from relucert.regularizers.cross_lipschitz import cross_lipschitz as cross_lipschitz
+    from relucert.regularizers.mmr import MMRParameters as MMRParameters
     from relucert.regularizers.mmr import mmr as mmr
+    from relucert.training import example_losses as losses  # noqa: F401
     from relucert.training.config import TrainConfig as TrainConfig
-    from relucert.training.loop import train as train
+    from relucert.training.problem import train as train
     from relucert.verification.bab.bab import BaB as BaB
     from relucert.verification.bounds import bounds as bounds
     from relucert.verification.certify import certify as certify
@@ -85,6 +87,7 @@ _HOME = {
     "Interrupted": "relucert.core.errors",
     "KW": "relucert.bounding.methods.kw",
     "Lipschitz": "relucert.bounding.methods.lipschitz",
+    "MMRParameters": "relucert.regularizers.mmr",
     "MIP": "relucert.verification.mip.mip",
     "Moments": "relucert.bounding.methods.moments",
     "Network": "relucert.networks.network",
@@ -118,13 +121,18 @@ _HOME = {
     "radius": "relucert.verification.radius",
     "save": "relucert.interop.loading",
     "sklearn_inputs": "relucert.interop.sklearn",
-    "train": "relucert.training.loop",
+    "train": "relucert.training.problem",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+#: Public names that are modules.
+_MODULES = {"losses": "relucert.training.example_losses"}
+
+__all__ = [*sorted({**_HOME, **_MODULES}), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'relucert' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relucert.cli.main import VERBS, main, run
 from relucert.cli.train import PARAMETERS, current_flags, description
+from relucert.data import dataset
 from relucert.training.old_config import parameters
 from relucert.training.schemes.registry import SCHEMES
 
@@ -60,6 +62,28 @@ def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     assert sum('"pgd(' in line for line in lines) == 40, "the thirty points of the first call are not done again"
     assert run([*TRAIN, "--out", folder, "--json"]) == 0
     assert "test_error" in json.loads(capsys.readouterr().out)
+
+
+def test_own_networks_and_own_data_are_trained_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_nets.py").write_text(
+        "from torch import nn\n"
+        "def make(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, classes))\n"
+    )
+    data = dataset("digits")
+    parts = {name: getattr(data, name)[:150].numpy() for name in ("x_train", "y_train", "x_test", "y_test")}
+    np.savez(tmp_path / "mine.npz", **parts)
+    shared = ["--epochs", "1", "--evaluate-points", "20", "--scheme", "mmr", "--eps", "0.1", "--json"]
+    assert run(["train", "--data", "mine.npz", "--model", "my_nets:make", *shared]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["folder"] == "runs/mine-my_nets-make-mmr-inf"
+    assert run(["train", "--data", "mine.npz", "--model", first["folder"], *shared, "--out", "next"]) == 0
+    assert run(["train", "--data", "mine.npz", "--model", "fc-1x9", "--init", "next", *shared, "--out", "last"]) == 0
+    capsys.readouterr()
+    assert run(["certify", "last", "--points", "5", "--method", "ibp", "--json"]) == 0
+    assert run(["train", "--data", "mine.npz", "--model", "cnn", "--init", "next", *shared, "--out", "none"]) == 2
+    assert "init must hold a network of the architecture of model" in capsys.readouterr().err
 
 
 def test_flags_of_earlier_versions_are_parameters_of_the_scheme(tmp_path, capsys):

@@ -58,7 +58,7 @@ def test_the_ball_grows_and_clean_cross_entropy_loses_weight(method):
     net = network("cnn")
     x, y = inputs(net, 4), torch.arange(4) % 3
     scheme = Bounded(method=method, ball=Ball(math.inf, 0.1), tightening=WHOLE)
-    clean = F.cross_entropy(net(x), y)
+    clean = F.cross_entropy(net(x), y, reduction="none").mean()
     assert torch.equal(scheme(net, x, y, at(0.0)).loss, clean)
     for progress, share, kappa in ((0.25, 0.5, 0.625), (0.5, 1.0, 0.25), (0.99, 1.0, 0.25)):
         terms = scheme(net, x, y, at(progress))
@@ -169,9 +169,9 @@ def test_stability_is_the_sum_over_units_of_a_known_network():
 def test_rs_is_adversarial_cross_entropy_with_stability_and_sparsity(name):
     net = network(name)
     x, y = inputs(net, 5), torch.arange(5) % 3
-    scheme = Stability(Ball(math.inf, 0.1), steps=5, lam=0.01, l1=0.001)
+    scheme = Stability(Ball(math.inf, 0.1), 5, lam=0.01, l1=0.001)
     terms = scheme(net, x, y, at(0.5))
-    moved = scheme.adversarial.mix(net, x, y, at(0.5))
+    moved = scheme.adversarial.mix(net, x, y, at(0.5).generator)
     assert bool((moved != x).flatten(1).any(1).all())
     found = IBP().units(net, x, Ball(math.inf, 0.1)).inputs
     units = [within for index, within in found.items() if net.graph[index].kind == "relu"]

@@ -38,7 +38,7 @@ def test_plain_is_the_mean_cross_entropy():
     net = network("fc")
     x, y = inputs(net, 6), torch.tensor([0, 1, 2, 3, 0, 1])
     terms = Plain()(net, x, y, context())
-    assert torch.equal(terms.loss, F.cross_entropy(net(x), y))
+    assert torch.equal(terms.loss, F.cross_entropy(net(x), y, reduction="none").mean())
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -47,9 +47,9 @@ def test_at_replaces_half_of_the_batch_by_points_of_the_ball_with_a_larger_loss(
     net = network("cnn")
     x, y = inputs(net, count), torch.arange(count) % 3
     ball = Ball(p, 0.3)
-    scheme = Adversarial(ball, steps=10)
+    scheme = Adversarial(ball, 10)
     net.train()
-    mixed = scheme.mix(net, x, y, context())
+    mixed = scheme.mix(net, x, y, context().generator)
     assert net.training
     clean = count - count // 2
     assert torch.equal(mixed[:clean], x[:clean])
@@ -113,10 +113,10 @@ def test_mmr_is_cross_entropy_plus_lambda_times_the_regulariser(p, name, progres
 def test_mmr_at_sees_one_mixed_batch():
     net = network("fc")
     x, y = inputs(net, 7), torch.arange(7) % 4
-    adversarial = Adversarial(Ball(2, 0.3), steps=5)
+    adversarial = Adversarial(Ball(2, 0.3), 5)
     scheme = MaximumMargin(p=2.0, lam=1.0, gamma_b=0.5, gamma_d=0.5, schedule=shares(1.0, 1.0), mix=adversarial.mix)
     terms = scheme(net, x, y, context())
-    mixed = adversarial.mix(net, x, y, context())
+    mixed = adversarial.mix(net, x, y, context().generator)
     expected = F.cross_entropy(net(mixed), y) + mmr(net, mixed, y, 2.0, 0.5, 0.5, net.hidden_units, net.classes).mean()
     torch.testing.assert_close(terms.loss, expected)
     assert len(terms.labels) == 4

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import relucert as rc
 from relucert.bounding.preactivations import UnitBounds
+from relucert.core.errors import InvalidInput
 from relucert.networks.network import Network, in_double
 from relucert.verification.registry import BOUNDING
 from zoo import NETWORKS, inputs, network
@@ -118,3 +119,62 @@ def test_bounds_have_the_dtype_of_the_network_and_no_gradient() -> None:
     found = rc.bounds(net, inputs(net, 2), rc.Ball(2, 0.1))
     assert found.logits.lower.dtype == torch.float32
     assert not found.logits.lower.requires_grad
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("method", ["ibp", "kw", "crown"])
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_differentiable_bounds_hold_and_their_gradients_are_those_of_finite_differences(name, method, p):
+    net = network(name)
+    x, ball = inputs(net, 3), rc.Ball(p, 0.1 if p == 2 else 0.03)
+    weights = list(net.parameters())
+    generator = torch.Generator().manual_seed(1)
+    direction = [torch.randn(weight.shape, generator=generator, dtype=torch.float64) for weight in weights]
+
+    def projected():
+        found = rc.bounds(net, x, ball, method, differentiable=True)
+        ends = [end for within in (*found.inputs.values(), found.logits) for end in (within.lower, within.upper)]
+        draw = torch.Generator().manual_seed(0)
+        return found, sum((end * torch.randn(end.shape, generator=draw, dtype=torch.float64)).sum() for end in ends)
+
+    found, value = projected()
+    points = points_of(net, x, ball, 20)
+    for node, seen in zip(net.switches, net.preactivations(points.flatten(0, 1)), strict=True):
+        within, seen = found.inputs[node.index], seen.unflatten(0, points.shape[:2])
+        assert bool((seen >= within.lower.unsqueeze(1)).all())
+        assert bool((seen <= within.upper.unsqueeze(1)).all())
+    slopes = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+    expected = sum(float((slope * along).sum()) for slope, along in zip(slopes, direction, strict=True))
+    values = []
+    for by in (1e-6, -2e-6):
+        with torch.no_grad():
+            for weight, along in zip(weights, direction, strict=True):
+                weight += by * along
+        values.append(float(projected()[1].detach()))
+    assert (values[0] - values[1]) / 2e-6 == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_methods_without_a_gradient_are_refused_where_one_is_wanted():
+    net = network("fc")
+    with pytest.raises(
+        InvalidInput, match="method must be one of ibp, kw, crown where differentiable is True, got alpha"
+    ):
+        rc.bounds(net, inputs(net, 2), rc.Ball(2, 0.1), "alpha", differentiable=True)
+
+
+@pytest.mark.parametrize("method", ["ibp", "kw", "crown"])
+def test_bounds_can_be_trained(method):
+    net = network("fc deep")
+    x, ball = inputs(net, 4), rc.Ball(math.inf, 0.05)
+    optimiser = torch.optim.Adam(net.parameters(), 0.01)
+    widths = []
+    for _ in range(20):
+        logits = rc.bounds(net, x, ball, method, differentiable=True).logits
+        width = (logits.upper - logits.lower).mean()
+        widths.append(float(width.detach()))
+        optimiser.zero_grad()
+        width.backward()
+        optimiser.step()
+    assert widths[-1] < 0.7 * widths[0]
+    assert not rc.bounds(net, x, ball, method).logits.lower.requires_grad

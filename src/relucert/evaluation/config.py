@@ -10,7 +10,7 @@ from typing import Literal
 
 from relucert.core.errors import InvalidInput
 from relucert.training.config import TrainConfig
-from relucert.training.recipes import UNION, default_eps
+from relucert.training.recipes import OWN, UNION, default_eps
 
 Rules = list[tuple[str, bool, str]]
 CONFIG_FILE = "config.json"
@@ -51,6 +51,8 @@ class PointsConfig:
         if not self.data:
             if self.run is None:
                 raise InvalidInput(f"data must be given for {self.model}, which is no run's folder")
+            if self.run.data == OWN:
+                raise InvalidInput(f"data must be given for {self.model}, which was trained on arrays of the caller")
             object.__setattr__(self, "data", self.run.data)
         if self.p is not None:
             object.__setattr__(self, "p", float(self.p))

@@ -43,11 +43,11 @@ def demo(folder: Path) -> None:
     console, started = Console(), time.perf_counter()
     rows = []
     for config in runs(folder):
-        done = train(config, Terminal())
+        train(config, Terminal())
         found = [
             evaluate(
                 EvaluateConfig(
-                    model=done.folder, data=config.data, p=p, points=None, attack="pgd(restarts=3)", regions=False
+                    model=config.folder, data=config.data, p=p, points=None, attack="pgd(restarts=3)", regions=False
                 )
             )
             for p in (math.inf, 2.0)
@@ -55,7 +55,9 @@ def demo(folder: Path) -> None:
         name = "plain" if config.scheme == "plain" else f"{config.scheme} l_{config.p:g}"
         shares = []
         for one in found:
-            proved = verdicts(CertifyConfig(model=done.folder, data=config.data, p=one.p, points=None, method="crown"))
+            proved = verdicts(
+                CertifyConfig(model=config.folder, data=config.data, p=one.p, points=None, method="crown")
+            )
             shares.append((one.robust_error, 1 - proved.robust_error))
         last = config.scheme in ("plain", "mmr+at")
         rows.append(DemoRow(name=name, test_error=found[0].test_error, shares=tuple(shares), last=last))

@@ -10,6 +10,7 @@ with He's variance 2 / fan-in, biases are zero (section 5 and appendix B of the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -118,14 +119,16 @@ def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:
 def build(
     name: str, input_shape: Shape, classes: int, *, seed: int = 0, mean: Numbers = None, std: Numbers = None
 ) -> Network:
-    """A freshly initialised network by the name of its architecture.
+    """A freshly initialised network by the name of its architecture; `fc-LxN` has L hidden layers of N units.
 
-    >>> build("cnn", (1, 28, 28), 10).hidden_units
-    4804
+    >>> build("cnn", (1, 28, 28), 10).hidden_units, build("fc-3x20", (4,), 2).hidden_units
+    (4804, 60)
     """
-    if name not in ARCHITECTURES:
+    layers = re.fullmatch(r"fc-(\d{1,3})x(\d{1,5})", name)
+    if name not in ARCHITECTURES and (layers is None or "0" in (layers[1], layers[2])):
         raise InvalidInput(f"model must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
+    make = ARCHITECTURES.get(name) or partial(mlp, hidden=[int(layers[2])] * int(layers[1]))  # pyright: ignore[reportOptionalSubscript]
     with torch.random.fork_rng(devices=[]):  # torch initialises layers from its global generator: leave that as it was
-        module = ARCHITECTURES[name](input_shape, classes)
+        module = make(input_shape, classes)
     initialise(module, torch.Generator().manual_seed(seed))
     return Network(module, input_shape, mean, std)

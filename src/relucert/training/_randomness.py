@@ -6,6 +6,8 @@ No random state is carried from step to step, so a resumed run draws the same nu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,3 +16,14 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """A new generator for one purpose, such as `generator(seed, "shuffle", epoch)`."""
     text = repr((seed, *purpose)).encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1)
+
+
+@contextmanager
+def forked_randomness(device: torch.device) -> Iterator[None]:
+    """Restore the global generators of the CPU and of one device at the end."""
+    if device.type in ("cpu", "meta"):
+        with torch.random.fork_rng(devices=[]):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[device], device_type=device.type):
+            yield

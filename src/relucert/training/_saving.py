@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from relucert.core.errors import CheckpointError
 from relucert.networks.checkpoints import LONGEST_DESCRIPTION, read_tensors
@@ -17,11 +17,12 @@ from relucert.records.atomic import write_atomically
 from relucert.records.untrusted import bounded_json
 
 STATE_FILE = "state.safetensors"
+MODULE_FILE = "module.safetensors"
 
 
 def save_state(folder: Path, net: Network, optimiser: torch.optim.Adam, about: dict[str, Any]) -> None:
     """Write the state of a run atomically; `about` is JSON (steps taken, sums over the current epoch)."""
-    tensors = {f"net.{name}": value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    tensors = {f"net.{name}": value for name, value in _owned(net).items()}
     for place, moments in optimiser.state_dict()["state"].items():
         tensors |= {f"adam.{place}.{name}": value.cpu().contiguous() for name, value in moments.items()}
     write_atomically(folder / STATE_FILE, to_bytes(tensors, {"about": json.dumps(about)}))
@@ -47,6 +48,34 @@ def load_state(folder: Path, net: Network, optimiser: torch.optim.Adam) -> dict[
             path=path, remedy="delete the file, and the run begins again",
         ) from error  # fmt: skip
     return about
+
+
+def save_module(folder: Path, net: Network) -> None:
+    """Write the weights of the network's module under the names that its `load_state_dict` knows."""
+    write_atomically(folder / MODULE_FILE, to_bytes(_owned(net.module)))
+
+
+def load_module(folder: Path, net: Network) -> None:
+    """Load what `save_module` has written."""
+    path = folder / MODULE_FILE
+    try:
+        net.module.load_state_dict(read_tensors(path)[1])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path} does not fit the module: {error}", path=path, remedy="give another folder with out"
+        ) from error
+
+
+def _owned(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module as contiguous tensors on the CPU that share no memory, as safetensors wants them."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in module.state_dict().items():
+        tensor = value.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return tensors
 
 
 def _moments(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

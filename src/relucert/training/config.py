@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from relucert.training.old_config import migrated
 from relucert.training.recipes import (
     ATTACK_STEPS,
     CROP_PADDING,
+    MODELS,
+    OWN,
     RECIPES,
     Setting,
     default_batch,
@@ -24,7 +28,16 @@ from relucert.training.recipes import (
 from relucert.training.schemes.registry import parse_scheme
 from relucert.training.schemes.scheme import Scheme
 
-MODELS = ("fc1", "fc10", "fc-2x256", "fc-4x256", "fc-6x256", "cnn", "cnn-wide", "resnet")
+#: How the other networks of a run are written: layers and units, PACKAGE.MODULE:FUNCTION, a file or a run's folder.
+_LAYERS = re.compile(r"fc-[1-9]\d{0,2}x[1-9]\d{0,4}")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+FILE = re.compile(r".*(/|\\|\.safetensors|\.onnx|\.onnx\.gz|\.mat).*")
+_WAYS = {
+    "model": ": others are fc-LAYERSxUNITS, PACKAGE.MODULE:FUNCTION, a checkpoint or a run's folder",
+    "data": ": data of your own are a folder of images or FILE.npz, by a path that exists",
+}
+#: The entry of a saved configuration that says what values and files a run began with: digests of data and network.
+IDENTITY = "identity"
 #: Fields that do not change the weights.
 _ASIDE = ("out", "evaluate_every", "evaluate_points", "save_seconds")
 
@@ -49,9 +62,13 @@ class TrainConfig:
     """
 
     data: str = "digits"
-    """digits, mnist, fmnist, gts or cifar10."""
+    """digits, mnist, fmnist, gts or cifar10; or your own with training data: a folder of images or FILE.npz."""
     model: str = "fc1"
-    """Architecture: fc1, fc10, fc-2x256, fc-4x256, fc-6x256, cnn, cnn-wide (twice the filters) or resnet."""
+    """Architecture: fc1, fc10, fc-LAYERSxUNITS such as fc-2x256, cnn, cnn-wide (twice the filters) or resnet; or your own,
+    PACKAGE.MODULE:FUNCTION, a function of input shape and number of classes, or of nothing, that makes an nn.Module; or a
+    network to go on with: a run's folder, a .safetensors checkpoint, .onnx or .mat."""
+    init: Path | None = None
+    """Where the first weights come from: a run's folder or file with a network of the same architecture."""
     scheme: str | Scheme = "plain"
     """Training scheme: a name, a text with parameters such as "mmr(lambda=2, gamma_B=0.1)", or a value."""
     p: float = math.inf
@@ -87,8 +104,8 @@ class TrainConfig:
         object.__setattr__(self, "p", float(self.p))
         rules = [
             ("recipe", self.recipe in RECIPES, f"be one of {', '.join(RECIPES)}"),
-            ("model", self.model in MODELS, f"be one of {', '.join(MODELS)}"),
-            ("data", self.data in ATTACK_STEPS, f"be one of {', '.join(ATTACK_STEPS)}"),
+            ("model", _names_model(self.model), f"be one of {', '.join(MODELS)}"),
+            ("data", _names_data(self.data), f"be one of {', '.join(ATTACK_STEPS)}"),
             ("p", self.p >= 1, "be a number >= 1 or inf"),
             ("eps", self.eps is None or 0 < self.eps < math.inf, "be a positive number"),
             ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
@@ -102,7 +119,7 @@ class TrainConfig:
         ]
         for name, holds, rule in rules:
             if not holds:
-                raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+                raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}{_WAYS.get(name, '')}")
         parse_scheme(self.scheme).filled(self.setting)
 
     @property
@@ -128,6 +145,11 @@ class TrainConfig:
         return default_eps(self.data, self.p) if self.eps is None else self.eps
 
     @property
+    def own_model(self) -> bool:
+        """Whether the network is no architecture by name: a module, a function of the user or a file."""
+        return self.model not in MODELS and not _LAYERS.fullmatch(self.model)
+
+    @property
     def padding(self) -> int:
         """The zero-padding before random crops; 0 for no crops."""
         if not self.augment:
@@ -137,7 +159,8 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         """The folder of the run."""
-        return self.out or Path("runs") / f"{self.data}-{self.model}-{parse_scheme(self.scheme).name}-{self.p:g}"
+        data, model = _short(self.data, ATTACK_STEPS), _short(self.model, MODELS)
+        return self.out or Path("runs") / f"{data}-{model}-{parse_scheme(self.scheme).name}-{self.p:g}"
 
     def to_json(self) -> dict[str, Any]:
         """Everything that decides the weights; a run goes on only where all of it is the same."""
@@ -145,7 +168,8 @@ class TrainConfig:
         settings = self.settings
         values = {name: getattr(settings if hasattr(settings, name) else self, name) for name in names}
         values |= {"p": "inf" if math.isinf(self.p) else self.p, "eps": self.radius, "scheme": spec(settings.scheme)}
-        for name in ("decay", "crop"):
+        values |= {} if self.init is None else {"init": str(self.init)}
+        for name in ("decay", "crop", "init"):
             if getattr(self, name) is None:
                 del values[name]
         return values
@@ -158,7 +182,31 @@ class TrainConfig:
         >>> TrainConfig.from_json(config.to_json()).to_json() == config.to_json()
         True
         """
+        values = {name: value for name, value in values.items() if name != IDENTITY}
+        if isinstance(values.get("init"), str):
+            values["init"] = Path(values["init"])
         try:
             return TrainConfig(**migrated(values))
         except TypeError as error:
             raise InvalidInput(f"the configuration must hold the fields of TrainConfig: {error}") from error
+
+
+def _names_model(model: str) -> bool:
+    """Whether a text can stand for a network."""
+    if model in MODELS or model == OWN or any(kind.fullmatch(model) for kind in (_LAYERS, FUNCTION, FILE)):
+        return True
+    return bool(model) and Path(model).is_dir()
+
+
+def _names_data(data: str) -> bool:
+    """Whether a text can stand for training data."""
+    if data in ATTACK_STEPS or data == OWN:
+        return True
+    from relucert.data.own import is_own
+
+    return is_own(data)
+
+
+def _short(text: str, known: Container[str]) -> str:
+    """A text as a part of a folder's name: the name of a file without its ending."""
+    return text if text in known else re.sub(r"\W+", "-", Path(text.split(",")[0]).stem)

@@ -7,7 +7,6 @@ on the same machine.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -17,24 +16,54 @@ import torch
 from torch import Tensor
 
 from relucert.attacks.pgd import PGD, robust_error
-from relucert.core.ball import Ball
-from relucert.core.errors import RunError
+from relucert.core.ball import Ball, as_ball
+from relucert.core.errors import InvalidInput, RunError
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
-from relucert.networks.architectures import build
-from relucert.networks.checkpoints import load, save
+from relucert.networks.checkpoints import digest, load, save
 from relucert.networks.network import Network
 from relucert.networks.prediction import error
 from relucert.training._augmentation import augment
+from relucert.training._examples import Arrays, Examples, examples_of
 from relucert.training._interruption import gentle_interrupts
-from relucert.training._randomness import generator
-from relucert.training._saving import STATE_FILE, load_state, save_state
+from relucert.training._models import architecture, network_of
+from relucert.training._randomness import forked_randomness, generator
+from relucert.training._saving import STATE_FILE, load_module, load_state, save_module, save_state
 from relucert.training._schedules import rate_factor
-from relucert.training.config import TrainConfig
+from relucert.training.config import FUNCTION, TrainConfig
 from relucert.training.losses.loss import StepContext, Terms
 from relucert.training.progress import Watcher
-from relucert.training.recipes import MIRRORED
-from relucert.training.run import MODEL_FILE, Run, RunFolder
+from relucert.training.recipes import EPS, MIRRORED
+from relucert.training.run import MODEL_FILE, Run, RunFolder, Unsaved
+
+
+def _ignore(line: dict[str, Any]) -> None:
+    """The callback of a run that informs nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a run is: its configuration, its network, what it trains on and what it is evaluated on.
+
+    `identity` has digests of values and files that the run was given. With `keeps_module` the weights of the module are saved
+    as the module names them, and a run that is finished loads them.
+    """
+
+    config: TrainConfig
+    net: Network
+    examples: Examples
+    validation: Examples | None
+    identity: dict[str, str] = field(default_factory=dict)
+    keeps_module: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Observers:
+    """Who is informed of a run: the display, and callbacks for every line of the metrics and for every step."""
+
+    watcher: Watcher = field(default_factory=Watcher)
+    line: Callable[[dict[str, Any]], object] = _ignore
+    step: Callable[[dict[str, Any]], object] | None = None
 
 
 def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
@@ -46,12 +75,38 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
     >>> run.last["test_error"] < 0.2
     True
     """
+    return carry_out(config_task(config), Observers(watcher or Watcher()))
+
+
+def config_task(config: TrainConfig) -> Task:
+    """The task of a configuration that names its data and its network."""
     data = dataset(config.data)  # first, so that missing data leaves no folder behind
-    folder = RunFolder(config)
+    examples = examples_of(data, config.settings.batch, config.seed)
+    net = network_of(config, data.input_shape, data.classes)
+    net.box = examples.box
+    identity = {} if config.data in EPS else {"data": examples.digest()}
+    if config.init is not None or config.own_model:
+        begins = config.init is not None or not FUNCTION.fullmatch(config.model)
+        identity["network"] = digest(net) if begins else architecture(net)
+    return Task(config, net, examples, held_out(data), identity)
+
+
+def held_out(data: Dataset) -> Arrays:
+    """The test set, as examples."""
+    return Arrays(data.x_test, data.y_test, max(1, len(data.y_test)), 0, data.box)
+
+
+def carry_out(task: Task, observers: Observers, saved: bool = True) -> Run:
+    """Do a task, or go on with it in its folder; without `saved` there is no folder, and nothing is written."""
+    folder = RunFolder(task.config, task.identity) if saved else Unsaved()
     try:
-        if (folder.path / MODEL_FILE).exists():
-            return Run(folder.path, load(folder.path / MODEL_FILE), folder.metrics())
-        return _Training(config, data, folder, watcher or Watcher()).run()
+        if folder.path is not None and (folder.path / MODEL_FILE).exists():
+            net = load(folder.path / MODEL_FILE)
+            if task.keeps_module:
+                load_module(folder.path, task.net)
+                net = task.net.eval()
+            return Run(folder.path, net, folder.metrics())
+        return _Training(task, folder, observers).run()
     finally:
         folder.close()
 
@@ -82,60 +137,84 @@ class _Sums:
 class _Training:
     """One run in progress."""
 
-    def __init__(self, config: TrainConfig, data: Dataset, folder: RunFolder, watcher: Watcher):
-        self.config, self.data, self.folder, self.watcher = config, data, folder, watcher
-        self.settings = config.settings
-        self.net: Network = build(config.model, data.input_shape, data.classes, seed=config.seed)
-        self.optimiser = torch.optim.Adam(self.net.parameters(), lr=self.settings.rate)
-        self.loss = self.settings.scheme.loss(config.setting)
-        self.steps = math.ceil(len(data.y_train) / self.settings.batch)
+    def __init__(self, task: Task, folder: RunFolder | Unsaved, observers: Observers):
+        self.task, self.config, self.folder, self.observers = task, task.config, folder, observers
+        self.settings = task.config.settings
+        self.net = task.net
+        weights = [weight for weight in self.net.parameters() if weight.requires_grad]
+        if not weights:
+            raise InvalidInput("model must have parameters that require gradients, got none to train")
+        self.optimiser = torch.optim.Adam(weights, lr=self.settings.rate)
+        self.loss = self.settings.scheme.loss(self.config.setting)
+        self.steps = task.examples.steps
         self.total = self.steps * self.settings.epochs
         self.sums = _Sums()
         self.done = 0
         self.saved = time.monotonic()
 
     def run(self) -> Run:
-        about = load_state(self.folder.path, self.net, self.optimiser)
+        folder = self.folder.path
+        about = None if folder is None else load_state(folder, self.net, self.optimiser)
         if about is not None:
             self.done, self.sums = about["step"], _Sums(**about["sums"])
         self.folder.rewind(self.done)
         if self.done == 0:
             self.folder.log(kind="start", step=0, versions=versions())
-        with gentle_interrupts() as interrupted, self.watcher.watching(self.config, self.total, self.done) as callback:
+        watching = self.observers.watcher.watching(self.config, self.total, self.done)
+        with gentle_interrupts() as interrupted, watching as callback:
             while self.done < self.total:
                 self._epoch(interrupted, callback)
         self.net.eval()
-        about = {"config": self.config.to_json(), "versions": versions()}
-        save(self.net, self.folder.path / MODEL_FILE, about)
-        (self.folder.path / STATE_FILE).unlink(missing_ok=True)
-        return Run(self.folder.path, self.net, self.folder.metrics())
+        if folder is not None:
+            if self.task.keeps_module:
+                save_module(folder, self.net)
+            save(self.net, folder / MODEL_FILE, {"config": self.config.to_json(), "versions": versions()})
+            (folder / STATE_FILE).unlink(missing_ok=True)
+        return Run(folder, self.net, self.folder.metrics())
 
     def _epoch(self, interrupted: Callable[[], bool], callback: Callable[..., None]) -> None:
-        config, batch, epoch = self.config, self.settings.batch, self.done // self.steps
-        x_train, y_train = self.data.x_train, self.data.y_train
-        order = torch.randperm(len(y_train), generator=generator(config.seed, "shuffle", epoch))
+        epoch = self.done // self.steps
+        batches = self.task.examples.batches(epoch, self.done % self.steps)
         while self.done < (epoch + 1) * self.steps:
             started = time.perf_counter()
-            place = self.done % self.steps
-            pick = order[place * batch : (place + 1) * batch]
-            terms = self._step(x_train[pick], y_train[pick])
+            x, y = next(batches)
+            terms = self._step(x.to(self.net.device, self.net.dtype), y.to(self.net.device))
             self.done += 1
-            self.sums.add(terms, len(pick), time.perf_counter() - started)
+            self.sums.add(terms, len(y), time.perf_counter() - started)
             callback(self.done, **self.sums.means())
-            last = self.done == (epoch + 1) * self.steps
-            if interrupted() or (not last and time.monotonic() - self.saved > config.save_seconds):
+            if self.observers.step is not None:
+                self.observers.step(self._step_line(epoch, terms))
+            if self.done == (epoch + 1) * self.steps:
+                break
+            if interrupted() or time.monotonic() - self.saved > self.config.save_seconds:
                 self._save()
-            if interrupted():
-                raise KeyboardInterrupt(
-                    f"stopped after step {self.done} of {self.total}; the same command goes on there"
-                )
+            self._end_if(interrupted())
         means = self.sums.means()
         self.sums = _Sums()
-        self.folder.log(kind="epoch", step=self.done, epoch=epoch + 1, rate=self._rate(self.done - 1), **means)
-        if self._evaluates(epoch + 1):
-            line = self.folder.log(kind="evaluation", step=self.done, epoch=epoch + 1, **self._evaluate())
-            callback(self.done, **means, **line)
+        rate = self._rate(self.done - 1)
+        lines = [self.folder.log(kind="epoch", step=self.done, epoch=epoch + 1, rate=rate, **means)]
+        if self.task.validation is not None and self._evaluates(epoch + 1):
+            found = self._evaluate(self.task.validation)
+            lines.append(self.folder.log(kind="evaluation", step=self.done, epoch=epoch + 1, **found))
+            callback(self.done, **means, **lines[-1])
         self._save()
+        for line in lines:
+            self.observers.line(dict(line))
+        self._end_if(interrupted() and self.done < self.total)
+
+    def _end_if(self, interrupted: bool) -> None:
+        """Raise if the run is interrupted; its state is saved by then."""
+        if interrupted:
+            rest = (
+                "the same command goes on there" if self.folder.path else "without out nothing is kept but the weights"
+            )
+            raise KeyboardInterrupt(f"stopped after step {self.done} of {self.total}; {rest}")
+
+    def _step_line(self, epoch: int, terms: Terms) -> dict[str, Any]:
+        """What the callback for steps is given: a line like those of the metrics, with the values of this step."""
+        values = {"loss": terms.loss, **terms.parts}
+        line = {"kind": "step", "step": self.done, "epoch": epoch + 1, "rate": self._rate(self.done - 1)}
+        return line | {name: float(value.detach()) for name, value in values.items()}
 
     def _step(self, x: Tensor, y: Tensor) -> Terms:
         config = self.config
@@ -145,16 +224,17 @@ class _Training:
         for group in self.optimiser.param_groups:
             group["lr"] = self._rate(self.done)
         context = StepContext(self.done / self.total, generator(config.seed, "scheme", self.done))
+        self.net.check(x, y)
         self.net.train()
         # Dropout draws from the global generator, which is seeded by the step here and restored afterwards.
-        with torch.random.fork_rng(devices=[]):
+        with forked_randomness(self.net.device):
             torch.manual_seed(generator(config.seed, "layers", self.done).initial_seed())
             terms = self.loss(self.net, x, y, context)
         if not bool(torch.isfinite(terms.loss)):
+            kept = f"; the last good state is kept in {self.folder.path / STATE_FILE}" if self.folder.path else ""
             raise RunError(
                 f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "
-                f"{self.done // self.steps + 1}); the last good state is kept in {self.folder.path / STATE_FILE}. "
-                f"A smaller rate than {self.settings.rate:g} may help"
+                f"{self.done // self.steps + 1}){kept}. A smaller rate than {self.settings.rate:g} may help"
             )
         self.optimiser.zero_grad(set_to_none=True)
         terms.loss.backward()
@@ -168,20 +248,26 @@ class _Training:
         every = self.config.evaluate_every
         return every > 0 and (epoch % every == 0 or epoch == self.settings.epochs)
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self, validation: Examples) -> dict[str, Any]:
         self.net.eval()
-        line: dict[str, Any] = {"test_error": error(self.net, self.data.x_test, self.data.y_test)}
         points, radius = self.config.evaluate_points, self.config.radius
-        if points and radius is not None:
-            x, y = self.data.x_test[:points], self.data.y_test[:points]
-            ball = Ball(self.config.p, radius)
-            line |= {
-                "pgd_error": robust_error(self.net, x, y, ball, PGD(steps=40)),
-                "pgd_points": len(y),
-                "eps": radius,
-            }
+        ball = None if radius is None else as_ball(Ball(self.config.p, radius), self.net.box)
+        seen = attacked = 0
+        wrong = broken = 0.0
+        for x, y in validation.pieces():
+            x, y = x.to(self.net.device, self.net.dtype), y.to(self.net.device)
+            wrong += error(self.net, x, y) * len(y)
+            count = min(len(y), points - attacked)
+            if count > 0 and ball is not None:
+                broken += robust_error(self.net, x[:count], y[:count], ball, PGD(steps=40)) * count
+                attacked += count
+            seen += len(y)
+        line: dict[str, Any] = {"test_error": round(wrong) / seen}
+        if attacked:
+            line |= {"pgd_error": round(broken) / attacked, "pgd_points": attacked, "eps": radius}
         return line
 
     def _save(self) -> None:
-        save_state(self.folder.path, self.net, self.optimiser, {"step": self.done, "sums": asdict(self.sums)})
+        if self.folder.path is not None:
+            save_state(self.folder.path, self.net, self.optimiser, {"step": self.done, "sums": asdict(self.sums)})
         self.saved = time.monotonic()

@@ -28,6 +28,13 @@ EPS = {
 #: Steps of PGD in training; evaluation always takes 40.
 ATTACK_STEPS = {"mnist": 40, "fmnist": 40, "gts": 7, "cifar10": 7, "digits": 10}
 
+#: Steps of PGD in training on data of one's own, and what stands for data and network that are given as values.
+OWN_STEPS = 10
+OWN = "own"
+
+#: The architectures that settings are known for by name; `fc-2x256` stands for all `fc-LAYERSxUNITS`.
+MODELS = ("fc1", "fc10", "fc-2x256", "fc-4x256", "fc-6x256", "cnn", "cnn-wide", "resnet")
+
 #: Zero-padding before random crops; other data sets are not augmented. Digits and signs are never mirrored.
 CROP_PADDING = {"cifar10": 2}
 MIRRORED = ("cifar10", "fmnist")
@@ -45,6 +52,11 @@ class Setting:
     p: float
     recipe: str = "table1"
     eps: float | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether data or network are the user's own: the paper has no settings for them."""
+        return self.data not in EPS or self.model not in MODELS
 
     def __str__(self) -> str:
         return f"data {self.data}, model {self.model} and p={self.p:g}"
@@ -176,10 +188,16 @@ def default_training_eps(setting: Setting) -> float | None:
 
 
 def default_margin(setting: Setting, scheme: str) -> Margin | None:
-    """The paper's lambda and gamma for a scheme of the MMR family, or None where it has none."""
+    """The paper's lambda and gamma for a scheme of the MMR family, or None where it has none.
+
+    For data or networks of one's own: lambda 1, and gamma 1.5 times the radius, in the middle of what the paper has.
+    """
     table = TABLES_2_3.margins if setting.recipe == "tables23" else TABLE_1.margins | DIGITS
     pair = table.get((setting.p, setting.data, setting.model))
-    return None if pair is None else pair[scheme == "mmr+at"]
+    if pair is not None:
+        return pair[scheme == "mmr+at"]
+    radius = default_training_eps(setting)
+    return None if radius is None or not setting.own else Margin(1.0, 1.5 * radius)
 
 
 def default_universal(setting: Setting) -> Universal | None:

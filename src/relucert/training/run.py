@@ -11,7 +11,7 @@ from relucert.core.errors import DamagedData, FileAccessError, RunError
 from relucert.networks.network import Network
 from relucert.records.atomic import AppendFile, file_access, write_atomically
 from relucert.records.untrusted import bounded_json, reading
-from relucert.training.config import TrainConfig
+from relucert.training.config import IDENTITY, TrainConfig
 
 CONFIG_FILE, METRICS_FILE, MODEL_FILE = "config.json", "metrics.jsonl", "model.safetensors"
 LONGEST = 2**20  # bytes of the configuration, and of a line of metrics
@@ -19,9 +19,9 @@ LONGEST = 2**20  # bytes of the configuration, and of a line of metrics
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its network in eval mode, and the lines of its metrics."""
+    """A finished run: its folder, None if it has none, its network in eval mode, and the lines of its metrics."""
 
-    folder: Path
+    folder: Path | None
     net: Network
     metrics: list[dict[str, Any]]
 
@@ -34,7 +34,7 @@ class Run:
 class RunFolder:
     """The folder of a run in progress: a single writer, and files of another run are never overwritten."""
 
-    def __init__(self, config: TrainConfig):
+    def __init__(self, config: TrainConfig, identity: dict[str, str] | None = None):
         self.path = config.folder
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -45,14 +45,14 @@ class RunFolder:
         self._metrics = AppendFile(self.path / METRICS_FILE)
         try:
             self._metrics.lock()
-            self._claim(config)
+            self._claim(config.to_json() | ({IDENTITY: identity} if identity else {}))
         except BaseException:
             self._metrics.close()
             raise
 
-    def _claim(self, config: TrainConfig) -> None:
+    def _claim(self, wanted: dict[str, Any]) -> None:
         """Write the configuration, or check that the one in the folder is the same."""
-        file, wanted = self.path / CONFIG_FILE, config.to_json()
+        file = self.path / CONFIG_FILE
         if not file.exists():
             write_atomically(file, json.dumps(wanted, indent=2) + "\n")
             return
@@ -61,12 +61,13 @@ class RunFolder:
                 saved = bounded_json(opened.read(LONGEST + 1), "it", longest=LONGEST)
             if saved == json.loads(json.dumps(wanted)):
                 return
-            saved = TrainConfig.from_json(saved).to_json()  # an earlier version may have written it
+            identity = {IDENTITY: saved[IDENTITY]} if IDENTITY in saved else {}
+            saved = TrainConfig.from_json(saved).to_json() | identity  # an earlier version may have written it
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{file} cannot be read ({error}): give another folder with out") from error
         differing = [name for name in {**saved, **wanted} if saved.get(name, file) != wanted.get(name, file)]
         if differing:
-            said = ", ".join(f"{name} is {saved.get(name)!r}, not {wanted.get(name)!r}" for name in differing)
+            said = ", ".join(_difference(name, saved.get(name), wanted.get(name)) for name in differing)
             raise RunError(f"out: {self.path} holds another run ({said}): give another folder, or remove this one")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -103,3 +104,36 @@ class RunFolder:
     def close(self) -> None:
         """Release the folder for other processes."""
         self._metrics.close()
+
+
+class Unsaved:
+    """A run without a folder: its metrics are kept in memory, and nothing is written."""
+
+    path: None = None
+
+    def __init__(self) -> None:
+        self._lines: list[dict[str, Any]] = []
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines."""
+        return list(self._lines)
+
+    def rewind(self, step: int) -> None:
+        """Delete the metrics of all steps after `step`."""
+        self._lines = [line for line in self._lines if line["step"] <= step]
+
+    def log(self, **line: Any) -> dict[str, Any]:
+        """Append one line of metrics."""
+        self._lines.append(line)
+        return line
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _difference(name: str, saved: Any, wanted: Any) -> str:
+    """What is another in a folder than in the run that wants it."""
+    if name != IDENTITY:
+        return f"{name} is {saved!r}, not {wanted!r}"
+    saved, wanted = (part if isinstance(part, dict) else {} for part in (saved, wanted))
+    return "another " + " and ".join(part for part in {**saved, **wanted} if saved.get(part) != wanted.get(part))

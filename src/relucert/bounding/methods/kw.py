@@ -35,8 +35,8 @@ class KW(Bounding):
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
     ) -> UnitBounds:
         """Bounds of all units; where rounding is charged, of stable units whatever shows that they are."""
-        # The relaxation of a max pool depends on all of its inputs.
-        loose = executed is not None and not net.graph.max_pools
+        # The relaxation of a max pool depends on all of its inputs, and gradients are those of the tight bounds.
+        loose = executed is not None and not net.graph.max_pools and not torch.is_grad_enabled()
         how = Tightening(rule="parallel", intervals=self.intervals, loose=loose, budget=self.budget)
         return unit_bounds(net, x, ball, how, executed)
 

@@ -7,34 +7,39 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.attacks.pgd import PGD, ascend
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.networks.network import Network
-from relucert.training.losses.loss import StepContext, Terms
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms
 
 
 class Adversarial:
-    """Minimise the mean cross-entropy on a batch whose last share, by default half, is adversarial."""
+    """Minimise the mean cross-entropy on a batch whose last share, by default half, is adversarial.
 
-    def __init__(self, ball: Ball, steps: int, share: float = 0.5):
-        self.ball, self.attack, self.share = ball, PGD(steps=steps), share
+    `attack` is PGD, or the number of its steps.
+    """
+
+    def __init__(self, ball: Ball, attack: int | PGD, share: float = 0.5):
+        self.ball, self.share = ball, share
+        self.attack = attack if isinstance(attack, PGD) else PGD(steps=attack)
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        mixed = self.mix(net, x, y, context)
-        logits = net(mixed)
-        loss = F.cross_entropy(logits, y)
+        return self.losses(net, x, y, context.generator).terms(y, len(x) - self.moved(len(x)))
+
+    def losses(self, net: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> ExampleLosses:
+        """The cross-entropy of every example, of which the last ones are replaced by PGD points."""
+        logits = net(self.mix(net, x, y, generator))
+        loss = F.cross_entropy(logits, y, reduction="none")
+        parts = {"cross-entropy": loss.detach().mean()}
         moved = self.moved(len(x))
-        with torch.no_grad():
-            each = F.cross_entropy(logits, y, reduction="none")
-        parts = {"cross-entropy": loss.detach()}
         if moved:
-            parts["adversarial cross-entropy"] = each[len(x) - moved :].mean()
-        return Terms(loss, parts, logits[: len(x) - moved].detach(), y[: len(x) - moved])
+            parts["adversarial cross-entropy"] = loss.detach()[len(x) - moved :].mean()
+        return ExampleLosses(loss, parts, logits)
 
     def moved(self, count: int) -> int:
         """The number of adversarial examples in a batch of `count`."""
         return int(self.share * count)
 
-    def mix(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Tensor:
+    def mix(self, net: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The batch with its last examples replaced by PGD points."""
         clean = len(x) - self.moved(len(x))
         if clean == len(x):
@@ -43,7 +48,8 @@ class Adversarial:
         modes = [(part, part.training) for part in net.modules()]
         net.eval()
         try:
-            moved = ascend(net, x[clean:], y[clean:], self.ball, self.attack, context.generator)
+            ball = as_ball(self.ball, net.box).restrict(slice(clean, None))
+            moved = ascend(net, x[clean:], y[clean:], ball, self.attack, generator)
         finally:
             for part, training in modes:
                 part.training = training

@@ -22,12 +22,12 @@ from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.preactivations import interval_margins
 from relucert.bounding.projected import projected_margins
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.core.properties import class_stays
 from relucert.networks.network import Network
 from relucert.training._schedules import Tightening
 from relucert.training.losses.adversarial import Adversarial
-from relucert.training.losses.loss import StepContext, Terms
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +48,33 @@ class Bounded:
     projections: int | None = None
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        share, kappa = self.tightening.at(context.progress)
+        return self.losses(net, x, y, *self.tightening.at(context.progress), context.generator).terms(y)
+
+    def losses(
+        self, net: Network, x: Tensor, y: Tensor, share: float, kappa: float, generator: torch.Generator
+    ) -> ExampleLosses:
+        """The loss of every example over the ball of radius share * eps, with the weight kappa of cross-entropy."""
         attacked = self.attack_steps > 0 and share > 0 and kappa > 0
-        with torch.set_grad_enabled(share == 0 or (kappa > 0 and not attacked)):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (share == 0 or (kappa > 0 and not attacked))):
             outputs = net(x)
-            entropy = F.cross_entropy(outputs, y)
-        ball = self.ball.with_eps(share * float(self.ball.eps))
-        parts = {"cross-entropy": entropy.detach(), "radius": x.new_tensor(float(ball.eps))}
+            entropy = F.cross_entropy(outputs, y, reduction="none")
+        ball = self._ball(net, share)
+        parts = {"cross-entropy": entropy.detach().mean(), "radius": ball.reach(x).mean()}
         if share == 0:
-            return Terms(entropy, parts, outputs.detach(), y)
+            return ExampleLosses(entropy, parts, outputs)
         if attacked:
-            moved = Adversarial(ball, self.attack_steps, share=1.0).mix(net, x, y, context)
-            entropy = F.cross_entropy(net(moved), y)
-            parts["adversarial cross-entropy"] = entropy.detach()
-        margins = self.margins(net, x, y, share, context.generator)
-        worst = worst_cross_entropy(margins).mean()
-        parts |= {"robust": worst.detach(), "proved": (margins.detach() > 0).all(1).to(x.dtype).mean()}
-        return Terms(kappa * entropy + (1 - kappa) * worst, parts, outputs.detach(), y)
+            moved = Adversarial(ball, self.attack_steps, share=1.0).mix(net, x, y, generator)
+            entropy = F.cross_entropy(net(moved), y, reduction="none")
+            parts["adversarial cross-entropy"] = entropy.detach().mean()
+        margins = self.margins(net, x, y, share, generator)
+        worst = worst_cross_entropy(margins)
+        parts |= {"robust": worst.detach().mean(), "proved": (margins.detach() > 0).all(1).to(x.dtype).mean()}
+        return ExampleLosses(kappa * entropy + (1 - kappa) * worst, parts, outputs)
+
+    def _ball(self, net: Network, share: float) -> Ball:
+        """The ball of radius share * eps, in the network's box if it was given none."""
+        ball = as_ball(self.ball, net.box)
+        return ball if share == 1 else ball.with_eps(share * ball.eps)
 
     def margins(
         self, net: Network, x: Tensor, y: Tensor, share: float = 1.0, generator: torch.Generator | None = None
@@ -74,7 +84,7 @@ class Bounded:
         `generator` draws the random projections, if there are any.
         """
         prop = class_stays(y, net.classes, dtype=x.dtype)
-        ball = self.ball.with_eps(share * float(self.ball.eps))
+        ball = self._ball(net, share)
         if self.method == "kw" and self.projections is not None:
             return projected_margins(net, x, ball, prop, self.projections, generator or torch.Generator())
         if self.method == "kw":

@@ -9,7 +9,7 @@ from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.cross_lipschitz import cross_lipschitz_of
 from relucert.training._schedules import ramp
-from relucert.training.losses.loss import StepContext, Terms, depends_on_mode
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms, depends_on_mode
 
 
 class CrossLipschitz:
@@ -19,9 +19,13 @@ class CrossLipschitz:
         self.lam = lam
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        region, _, logits = LinearRegion.evaluated(net, x)
-        outputs = net(x) if depends_on_mode(net) else logits
-        loss = F.cross_entropy(outputs, y)
-        slopes = cross_lipschitz_of(region).mean()
-        parts = {"cross-entropy": loss.detach(), "cross-lipschitz": slopes.detach()}
-        return Terms(loss + ramp(context.progress) * self.lam * slopes, parts, outputs.detach(), y)
+        return cross_lipschitz_losses(net, x, y, ramp(context.progress) * self.lam).terms(y)
+
+
+def cross_lipschitz_losses(net: Network, x: Tensor, y: Tensor, lam: float) -> ExampleLosses:
+    """Cross-entropy + lam * Omega of every example."""
+    region, _, logits = LinearRegion.evaluated(net, x)
+    outputs = net(x) if depends_on_mode(net) else logits
+    loss, slopes = F.cross_entropy(outputs, y, reduction="none"), cross_lipschitz_of(region)
+    parts = {"cross-entropy": loss.detach().mean(), "cross-lipschitz": slopes.detach().mean()}
+    return ExampleLosses(loss + lam * slopes, parts, outputs)

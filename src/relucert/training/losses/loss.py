@@ -29,6 +29,19 @@ class Terms:
     labels: Tensor
 
 
+@dataclass(frozen=True)
+class ExampleLosses:
+    """The loss of every example, (batch,), named parts for the log as detached numbers, and the logits (batch, classes)."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+    logits: Tensor
+
+    def terms(self, y: Tensor, clean: int | None = None) -> Terms:
+        """The terms of a step: the mean loss, and the first `clean` logits with their labels."""
+        return Terms(self.loss.mean(), self.parts, self.logits[:clean].detach(), y[:clean])
+
+
 class Loss(Protocol):
     """A loss on a batch of images and labels at one step of a run."""
 

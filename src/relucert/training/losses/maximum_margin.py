@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,13 +13,11 @@ from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.regularizers.mmr import MMRParameters, mmr_terms
 from relucert.training._schedules import Schedule, ramp
-from relucert.training.losses.loss import (
-    StepContext,
-    Terms,
-    depends_on_mode,
-)
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms, depends_on_mode
 
-Mix = Callable[[Network, Tensor, Tensor, StepContext], Tensor]
+Mix = Callable[[Network, Tensor, Tensor, torch.Generator], Tensor]
+#: Given the numbers of hyperplanes and of classes: the name, the weight and the parameters of each regulariser in a loss.
+Weighted = Callable[[int, int], Mapping[str, tuple[float, MMRParameters]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +36,29 @@ class MaximumMargin:
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         clean = len(x) if self.mix is None else len(x) - len(x) // 2
-        x = x if self.mix is None else self.mix(net, x, y, context)
-        region, values, logits = LinearRegion.evaluated(net, x)
-        margins = region.margins_of(values, x)
-        # The regulariser is about the network in eval mode; layers that depend on the mode need a second pass.
-        outputs = net(x) if depends_on_mode(net) else logits
-        loss = F.cross_entropy(outputs, y)
-        k_b, k_d = self.schedule.counts(context.progress, region.count, net.classes)
-        parameters = MMRParameters(p=self.p, gamma_b=self.gamma_b, gamma_d=self.gamma_d, k_b=k_b, k_d=k_d)
+        x = x if self.mix is None else self.mix(net, x, y, context.generator)
+
+        def weighted(hyperplanes: int, classes: int) -> dict[str, tuple[float, MMRParameters]]:
+            k_b, k_d = self.schedule.counts(context.progress, hyperplanes, classes)
+            parameters = MMRParameters(p=self.p, gamma_b=self.gamma_b, gamma_d=self.gamma_d, k_b=k_b, k_d=k_d)
+            return {"": (ramp(context.progress) * self.lam, parameters)}
+
+        return margin_losses(net, x, y, weighted).terms(y, clean)
+
+
+def margin_losses(net: Network, x: Tensor, y: Tensor, weighted: Weighted) -> ExampleLosses:
+    """Cross-entropy + the weighted sum of maximum margin regularisers, for every example."""
+    region, values, logits = LinearRegion.evaluated(net, x)
+    margins = region.margins_of(values, x)
+    # The regulariser is about the network in eval mode; layers that depend on the mode need a second pass.
+    outputs = net(x) if depends_on_mode(net) else logits
+    loss = F.cross_entropy(outputs, y, reduction="none")
+    parts = {"cross-entropy": loss.detach().mean()}
+    for name, (weight, parameters) in weighted(region.count, net.classes).items():
         terms = mmr_terms(region, margins, logits, y, parameters)
-        parts = {"cross-entropy": loss.detach(), "decision": terms.decision.detach().mean()}
-        if self.gamma_b is not None:
-            parts["region"] = terms.region.detach().mean()
-            parts["exact"] = (terms.d_d <= terms.d_b).to(logits.dtype).mean()
-        total = loss + ramp(context.progress) * self.lam * terms.total.mean()
-        return Terms(total, parts, outputs[:clean].detach(), y[:clean])
+        parts[f"decision{name}"] = terms.decision.detach().mean()
+        if parameters.gamma_b is not None:
+            parts[f"region{name}"] = terms.region.detach().mean()
+            parts[f"exact{name}"] = (terms.d_d <= terms.d_b).to(logits.dtype).mean()
+        loss = loss + weight * terms.total
+    return ExampleLosses(loss, parts, outputs)

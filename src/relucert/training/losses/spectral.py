@@ -16,7 +16,7 @@ from torch import Tensor
 from relucert.networks.network import Network
 from relucert.regularizers.spectral import lipschitz_estimate
 from relucert.training._schedules import Tightening
-from relucert.training.losses.loss import StepContext, Terms
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms
 
 
 class Spectral:
@@ -27,13 +27,20 @@ class Spectral:
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
         eps = self.eps * self.tightening.at(context.progress)[0]
-        logits = net(x)
-        steep = lipschitz_estimate(net, context.generator)
-        raised = logits + math.sqrt(2) * eps * steep * (1 - F.one_hot(y, net.classes).to(logits))
-        loss = F.cross_entropy(raised, y)
-        with torch.no_grad():
-            parts = {
-                "cross-entropy": F.cross_entropy(logits, y), "radius": x.new_tensor(eps), "robust": loss.detach(),
-                "lipschitz": steep, "proved": (raised.argmax(1) == y).to(x.dtype).mean(),
-            }  # fmt: skip
-        return Terms(loss, parts, logits.detach(), y)
+        return spectral_losses(net, x, y, eps, context.generator).terms(y)
+
+
+def spectral_losses(
+    net: Network, x: Tensor, y: Tensor, eps: float, generator: torch.Generator | None = None
+) -> ExampleLosses:
+    """The cross-entropy of every example, with sqrt(2) eps L added to the logits of all other classes."""
+    logits = net(x)
+    steep = lipschitz_estimate(net, generator)
+    raised = logits + math.sqrt(2) * eps * steep * (1 - F.one_hot(y, net.classes).to(logits))
+    loss = F.cross_entropy(raised, y, reduction="none")
+    with torch.no_grad():
+        parts = {
+            "cross-entropy": F.cross_entropy(logits, y), "radius": x.new_tensor(eps), "robust": loss.mean(),
+            "lipschitz": steep.detach(), "proved": (raised.argmax(1) == y).to(x.dtype).mean(),
+        }  # fmt: skip
+    return ExampleLosses(loss, parts, logits)

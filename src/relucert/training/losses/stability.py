@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.attacks.pgd import PGD
 from relucert.bounding.methods.ibp import IBP
-from relucert.core.ball import Ball
+from relucert.core.ball import Ball, as_ball
 from relucert.networks.network import Network
 from relucert.training.losses.adversarial import Adversarial
-from relucert.training.losses.loss import StepContext, Terms
+from relucert.training.losses.loss import ExampleLosses, StepContext, Terms
 
 
 class Stability:
@@ -21,17 +22,21 @@ class Stability:
     adversarial.
     """
 
-    def __init__(self, ball: Ball, steps: int, lam: float, l1: float):
-        self.adversarial, self.ball, self.lam, self.l1 = Adversarial(ball, steps, share=1.0), ball, lam, l1
+    def __init__(self, ball: Ball, attack: int | PGD, lam: float, l1: float):
+        self.adversarial, self.ball, self.lam, self.l1 = Adversarial(ball, attack, share=1.0), ball, lam, l1
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        logits = net(self.adversarial.mix(net, x, y, context))
-        loss = F.cross_entropy(logits, y)
-        stable, unstable = stability(net, x, self.ball)
+        return self.losses(net, x, y, context.generator).terms(y)
+
+    def losses(self, net: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> ExampleLosses:
+        """The loss of every example; the sum of absolute weights is the same in each."""
+        logits = net(self.adversarial.mix(net, x, y, generator))
+        loss = F.cross_entropy(logits, y, reduction="none")
+        stable, unstable = stability(net, x, as_ball(self.ball, net.box))
         size = sum((weight.abs().sum() for weight in net.parameters() if weight.dim() > 1), x.new_zeros(()))
-        parts = {"cross-entropy": loss.detach(), "stability": stable.detach().mean(), "unstable": unstable.mean()}
-        total = loss + self.lam * stable.mean() + self.l1 * size
-        return Terms(total, parts | {"l1": size.detach()}, logits.detach(), y)
+        parts = {"cross-entropy": loss.detach().mean(), "stability": stable.detach().mean()}
+        parts |= {"unstable": unstable.mean(), "l1": size.detach()}
+        return ExampleLosses(loss + self.lam * stable + self.l1 * size, parts, logits)
 
 
 def stability(net: Network, x: Tensor, ball: Ball) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
-from relucert.regularizers.mmr import MMRParameters, mmr_terms
+from relucert.regularizers.mmr import MMRParameters
 from relucert.training._schedules import Schedule, ramp
-from relucert.training.losses.loss import StepContext, Terms, depends_on_mode
+from relucert.training.losses.loss import StepContext, Terms
+from relucert.training.losses.maximum_margin import margin_losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +28,15 @@ class UniversalMargin:
     schedule: Schedule
 
     def __call__(self, net: Network, x: Tensor, y: Tensor, context: StepContext) -> Terms:
-        region, values, logits = LinearRegion.evaluated(net, x)
-        margins = region.margins_of(values, x)
-        # The regulariser is about the network in eval mode; layers that depend on the mode need a second pass.
-        outputs = net(x) if depends_on_mode(net) else logits
-        loss = F.cross_entropy(outputs, y)
-        k_b, k_d = self.schedule.counts(context.progress, region.count, net.classes)
-        parts, total = {"cross-entropy": loss.detach()}, loss
-        for name, p, lam, gamma in (
-            ("1", 1.0, self.lam_1, self.gamma_1),
-            ("inf", math.inf, self.lam_inf, self.gamma_inf),
-        ):
-            parameters = MMRParameters(p=p, gamma_b=gamma, gamma_d=gamma, k_b=k_b, k_d=k_d)
-            terms = mmr_terms(region, margins, logits, y, parameters)
-            parts[f"region l_{name}"] = terms.region.detach().mean()
-            parts[f"decision l_{name}"] = terms.decision.detach().mean()
-            total = total + ramp(context.progress) * lam * terms.total.mean()
-        return Terms(total, parts, outputs.detach(), y)
+        def weighted(hyperplanes: int, classes: int) -> dict[str, tuple[float, MMRParameters]]:
+            counts = self.schedule.counts(context.progress, hyperplanes, classes)
+            return self.weighted(ramp(context.progress), *counts)
+
+        return margin_losses(net, x, y, weighted).terms(y)
+
+    def weighted(self, factor: float, k_b: int, k_d: int) -> dict[str, tuple[float, MMRParameters]]:
+        """The two regularisers, with their weights times a factor."""
+        return {
+            f" l_{p:g}": (factor * lam, MMRParameters(p=p, gamma_b=gamma, gamma_d=gamma, k_b=k_b, k_d=k_d))
+            for p, lam, gamma in ((1.0, self.lam_1, self.gamma_1), (math.inf, self.lam_inf, self.gamma_inf))
+        }

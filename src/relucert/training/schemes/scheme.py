@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method
-from relucert.training.recipes import ATTACK_STEPS, Setting, default_training_eps
+from relucert.training.recipes import ATTACK_STEPS, OWN_STEPS, Setting, default_training_eps
 
 if TYPE_CHECKING:
     from relucert.core.ball import Ball
@@ -87,7 +87,7 @@ class AttackScheme(BallScheme):
 
     def filled(self, setting: Setting) -> Self:
         scheme = super().filled(setting)
-        return replace(scheme, attack_steps=scheme.attack_steps or ATTACK_STEPS[setting.data])
+        return replace(scheme, attack_steps=scheme.attack_steps or ATTACK_STEPS.get(setting.data, OWN_STEPS))
 
 
 def given(parameter: str, value: Value | None) -> Value:

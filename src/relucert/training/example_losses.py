@@ -1,0 +1,222 @@
+"""`relucert.losses`: what each training scheme minimises, for training loops of one's own.
+
+Every function takes a network (or an `nn.Module`, which is traced at every call: wrap it in a `Network` before a training
+loop), a batch x (batch, *input) and labels y (batch,), and returns the loss of every example, (batch,), differentiable in the
+weights. The schemes of `relucert.train` minimise the means of the same functions; their schedules (a weight that grows, a ball
+that grows, fewer and fewer hyperplanes) are left to the caller, who passes the values of the step.
+
+Bounds and linear regions are those of the network in eval mode; cross-entropy is that of the mode that the network is in.
+Margins of bounds are computed in the network's dtype and prove nothing: `relucert.certify` does. `generator` holds the
+randomness of attacks and estimates; by default every call draws the same numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from relucert.attacks.pgd import PGD
+from relucert.core.ball import Ball, as_ball
+from relucert.core.errors import InvalidInput
+from relucert.core.norms import check_p
+from relucert.networks.network import Network, as_network
+from relucert.regularizers.mmr import MMRParameters
+from relucert.training._schedules import Count, Schedule, Tightening
+from relucert.training.losses.adversarial import Adversarial
+from relucert.training.losses.bounded import Bounded
+from relucert.training.losses.cross_lipschitz import cross_lipschitz_losses
+from relucert.training.losses.maximum_margin import margin_losses
+from relucert.training.losses.plain import plain_losses
+from relucert.training.losses.spectral import spectral_losses
+from relucert.training.losses.stability import Stability
+from relucert.training.losses.universal import UniversalMargin
+
+__all__ = [
+    "at",
+    "cross_lipschitz",
+    "crown_ibp",
+    "ibp",
+    "kw",
+    "mmr",
+    "mmr_universal",
+    "plain",
+    "spectral",
+    "stability",
+]
+Losses = Float[Tensor, " batch"]
+#: Attack of the functions that train on adversarial points.
+ATTACK = PGD(steps=10)
+#: The full ball, and cross-entropy as it is given: schedules are the caller's.
+_WHOLE = Tightening(0.0, 1.0)
+
+
+def plain(net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]) -> Losses:
+    """Cross-entropy.
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10), rc.dataset("digits")
+    >>> plain(net, data.x_test[:5], data.y_test[:5]).shape
+    torch.Size([5])
+    """
+    return plain_losses(_inspected(net, x, y), x, y).loss
+
+
+def at(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, attack: PGD = ATTACK,
+    share: float = 0.5, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Cross-entropy on a batch whose last `share` is replaced by points that PGD finds in the ball (Madry et al. 2018)."""
+    checked = _inspected(net, x, y, ball)
+    _require("share", share, 0 <= share <= 1, "be a number from 0 to 1")
+    return _adversarial(ball, attack, share).losses(checked, x, y, _drawn(generator)).loss
+
+
+def mmr(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], margin: MMRParameters, lam: float = 1.0,
+    ball: Ball | None = None, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Cross-entropy + lam * MMR (section 4 of the paper); the regulariser alone is `relucert.mmr`.
+
+    `margin` is `relucert.MMRParameters(p=, gamma_b=, gamma_d=, k_b=, k_d=)`; gamma_b=None leaves the region term out (MMR-DD).
+    With a ball the second half of the batch is replaced by PGD points (mmr+at).
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10), rc.dataset("digits")
+    >>> margin = rc.MMRParameters(p=2, gamma_b=0.3, gamma_d=0.3, k_b=50, k_d=10)
+    >>> loss = mmr(net, data.x_test[:6], data.y_test[:6], margin, lam=0.5, ball=rc.Ball(2, 0.2))
+    >>> loss.shape, loss.requires_grad
+    (torch.Size([6]), True)
+    """
+    checked = _inspected(net, x, y, ball)
+    _require("lam", lam, lam >= 0, "be a number >= 0")
+    check_p(margin.p)
+    points = x if ball is None else _adversarial(ball, ATTACK, 0.5).mix(checked, x, y, _drawn(generator))
+    return margin_losses(checked, points, y, lambda hyperplanes, classes: {"": (lam, margin)}).loss
+
+
+def mmr_universal(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], lam: tuple[float, float],
+    gamma: tuple[float, float], k_b: int = 1, k_d: int = 1,
+) -> Losses:  # fmt: skip
+    """Cross-entropy + lam[0] * MMR in l_1 + lam[1] * MMR in l_inf, with gamma_B = gamma_D = gamma[0] and gamma[1].
+
+    The k_b and k_d nearest hyperplanes enter, in each norm its own (Croce and Hein, ICLR 2020).
+    """
+    checked = _inspected(net, x, y)
+    for name, pair in (("lam", lam), ("gamma", gamma)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidInput(f"{name} must be two numbers, for l_1 and l_inf, got {pair!r}")
+    _require("lam", lam, min(lam) >= 0, "be two numbers >= 0")
+    never = Schedule(Count(1, 1), Count(1, 1))
+    loss = UniversalMargin(lam_1=lam[0], lam_inf=lam[1], gamma_1=gamma[0], gamma_inf=gamma[1], schedule=never)
+    return margin_losses(checked, x, y, lambda hyperplanes, classes: loss.weighted(1.0, k_b, k_d)).loss
+
+
+def cross_lipschitz(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], lam: float = 0.01
+) -> Losses:
+    """Cross-entropy + lam * the cross-Lipschitz regulariser, `relucert.cross_lipschitz` (Hein and Andriushchenko 2017)."""
+    _require("lam", lam, lam >= 0, "be a number >= 0")
+    return cross_lipschitz_losses(_inspected(net, x, y), x, y, lam).loss
+
+
+def kw(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0,
+    projections: int | None = None, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """kappa * cross-entropy + (1 - kappa) * its upper bound over the ball by Wong and Kolter's relaxation (ICML 2018).
+
+    With `projections` the bound is estimated by so many random projections (Wong et al., NeurIPS 2018).
+    """
+    _require("projections", projections, projections is None or projections >= 1, "be at least 1")
+    bound = Bounded(method="kw", ball=ball, tightening=_WHOLE, projections=projections)
+    return _bounded(bound, net, x, y, kappa, generator)
+
+
+def ibp(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0
+) -> Losses:
+    """kappa * cross-entropy + (1 - kappa) * its upper bound over the ball by intervals (Gowal et al. 2018).
+
+    >>> import relucert as rc
+    >>> net, data = rc.build("fc1", (1, 8, 8), 10), rc.dataset("digits")
+    >>> x, y = data.x_test[:5], data.y_test[:5]
+    >>> bool((ibp(net, x, y, rc.Ball(2, 0.1)) >= plain(net, x, y)).all())
+    True
+    """
+    return _bounded(Bounded(method="ibp", ball=ball, tightening=_WHOLE), net, x, y, kappa)
+
+
+def crown_ibp(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0,
+    intervals: float = 0.0,
+) -> Losses:  # fmt: skip
+    """kappa * cross-entropy + (1 - kappa) * its upper bound: units by intervals, margins by CROWN (Zhang et al. 2020).
+
+    `intervals` is the weight of interval margins against CROWN's, which moves from 0 to 1 in training.
+    """
+    _require("intervals", intervals, 0 <= intervals <= 1, "be a number from 0 to 1")
+    return _bounded(Bounded(method="crown-ibp", ball=ball, tightening=_WHOLE, intervals=intervals), net, x, y, kappa)
+
+
+def stability(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball,
+    weights: tuple[float, float] = (1e-4, 2e-5), attack: PGD = ATTACK, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Adversarial cross-entropy + lam * ReLU stability + l1 * the sum of absolute weights, weights=(lam, l1).
+
+    Xiao et al. (ICLR 2019). The stability of a unit with interval bounds l and u is -tanh(1 + l u).
+    """
+    checked = _inspected(net, x, y, ball)
+    _require("weights", weights, len(weights) == 2 and min(weights) >= 0, "be two numbers >= 0")
+    return Stability(ball, _single(attack), *weights).losses(checked, x, y, _drawn(generator)).loss
+
+
+def spectral(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], eps: float,
+    generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Cross-entropy with sqrt(2) eps L added to all other logits, L the product of spectral norms (Tsuzuku et al. 2018)."""
+    _require("eps", eps, eps >= 0, "be a number >= 0")
+    return spectral_losses(_inspected(net, x, y), x, y, eps, _drawn(generator)).loss
+
+
+def _bounded(
+    loss: Bounded, net: nn.Module, x: Tensor, y: Tensor, kappa: float, generator: torch.Generator | None = None
+) -> Tensor:
+    checked = _inspected(net, x, y, loss.ball)
+    _require("kappa", kappa, 0 <= kappa <= 1, "be a number from 0 to 1")
+    return loss.losses(checked, x, y, 1.0, kappa, _drawn(generator)).loss
+
+
+def _adversarial(ball: Ball, attack: PGD, share: float) -> Adversarial:
+    return Adversarial(ball, _single(attack), share)
+
+
+def _single(attack: PGD) -> PGD:
+    """The attack, which must be PGD from one point: training takes the last point of one run."""
+    if not isinstance(attack, PGD) or attack.restarts != 1:
+        raise InvalidInput(f"attack must be relucert.PGD with one start, got {attack!r}")
+    return attack
+
+
+def _inspected(net: nn.Module, x: Tensor, y: Tensor, ball: Ball | None = None) -> Network:
+    """The network, after checks of the batch and of the ball around it."""
+    network = as_network(net, x)
+    network.check(x, y)
+    if ball is not None:
+        ball = as_ball(ball, network.box)
+        if ball.scale is not None:
+            raise InvalidInput("ball must have no scale in a loss: divide the inputs by the scale instead, got one")
+        ball.check(x)
+    return network
+
+
+def _drawn(generator: torch.Generator | None) -> torch.Generator:
+    return torch.Generator().manual_seed(0) if generator is None else generator
+
+
+def _require(name: str, value: object, holds: bool, rule: str) -> None:
+    if not holds:
+        raise InvalidInput(f"{name} must {rule}, got {value!r}")
