@@ -76,6 +76,10 @@ class MissingExtra(RelucertError, ImportError):
     """A package that only an extra installs is missing; the message names the extra."""
 
 
+class OutOfTime(Exception):
+    """The deadline of a computation has passed (`networks.traversal.look`); verifiers answer UNKNOWN, and nobody else sees it."""
+
+
 class Interrupted(KeyboardInterrupt, Generic[Result]):
     """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
 

@@ -12,6 +12,7 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -30,7 +31,7 @@ from relucert.networks.network import as_network, one_thread, outside_inference,
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import certificate, refuse_executed
 from relucert.verification._union import decide_union
-from relucert.verification.registry import find
+from relucert.verification.registry import budget_of, find, in_time
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
 from relucert.verification.workers import FEW, answers
 
@@ -133,15 +134,14 @@ def decisions(
             raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    budget = budget_of(chosen, timeout)
     if targets is not None and not entry.targets:
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
     with one_thread():
         query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
-    budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
+    verifier = entry.verifier(chosen)
     if len(balls) == 1:
         return decide_by(workers, query, verifier, budget, batch)
     queries = [replace(query, ball=each.beside(x)) for each in balls]
@@ -184,7 +184,8 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
 
     A verifier may take several batches at a time, and works on them as the query's `batch` says. Inputs that violate the
     property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are open when the deadline
-    of the budget passes have no decision. Every step leaves inference mode.
+    of the budget passes have no decision. The seconds that the inputs of a batch may cost are a deadline for all of
+    them together: what is open by then is UNKNOWN. Every step leaves inference mode.
     """
     start = 0
     for part in query.split(batch * batches(verifier)):
@@ -194,7 +195,8 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
         if len(right) and not budget.over:
             own = budget.restrict(right + start)
             each = own.each(len(right))
-            for found in verifier.decide(part.restrict(right), own):
+            until = min(budget.deadline, time.monotonic() + float(each.sum()))
+            for found in in_time(verifier, part.restrict(right), Budget(own.seconds, until)):
                 open_ = found.verdict is Verdict.UNKNOWN
                 if open_ and budget.over:
                     continue

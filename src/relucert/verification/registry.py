@@ -9,6 +9,7 @@ what they have decided (`_order`). Rows of the property that a bound proves are 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,13 @@ from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import Bounding
-from relucert.core.errors import InvalidInput
+from relucert.core.errors import InvalidInput, OutOfTime
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
+from relucert.core.verdict import Reason
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
+from relucert.networks.traversal import ending
 from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
 from relucert.verification._narrowing import RadiusNarrowing
@@ -57,14 +60,20 @@ ALPHA = Alpha(inner=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Method):
-    """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack."""
+    """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack.
+
+    `seconds`: what an input may cost where no `timeout` is given; `math.inf` for no limit.
+    """
 
     name = "auto"
     nodes: int = 20_000
     restarts: int = 6
+    seconds: float = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.seconds > 0:
+            raise InvalidInput(f"seconds of auto must be positive, got {self.seconds}")
         for name in ("nodes", "restarts"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of auto must be at least 1, got {getattr(self, name)}")
@@ -144,7 +153,7 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
             index = torch.tensor(places, device=query.x.device)
             rows = _stacked([known[place].row_margins for place in places])
             part = replace(query.restrict(index), row_margins=rows)
-            for found in stage.decide(part, left.restrict(index.cpu())):
+            for found in in_time(stage, part, left.restrict(index.cpu())):
                 place = places[found.index]
                 decision = known[place].add(found)
                 if decision.verdict is not Verdict.UNKNOWN:
@@ -157,6 +166,32 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
         yield Decision(
             place, Verdict.UNKNOWN, one.margin, last, one.seconds, reason=one.reason, claim=one.claim, timed=timed,
             executed=one.executed, computed=one.computed, row_margins=one.row_margins,
+        )  # fmt: skip
+
+
+def in_time(verifier: Verifier, query: Query, budget: Budget) -> Iterator[Decision]:
+    """The decisions of a verifier until the deadline of the budget.
+
+    What the verifier computes when the deadline passes is given up. What it has decided by then is kept, and all other inputs
+    are UNKNOWN.
+    """
+    found, done = verifier.decide(query, budget), set[int]()
+    while True:
+        began = time.monotonic()
+        try:
+            with ending(budget.deadline):
+                decision = next(found)
+        except StopIteration:
+            return
+        except OutOfTime:
+            break
+        done.add(decision.index)
+        yield decision
+    open_ = [place for place in range(len(query)) if place not in done]
+    spent, method = (time.monotonic() - began) / max(1, len(open_)), getattr(verifier, "method", verifier)
+    for place in open_:
+        yield Decision(
+            place, Verdict.UNKNOWN, -math.inf, spec(method), spent, reason=Reason.TIME, timed=True
         )  # fmt: skip
 
 
@@ -234,6 +269,14 @@ BOUNDING: dict[str, type[Bounding]] = {
 def _exploration(method: Region) -> Exploration:
     """The exploration of regions, from the radius of the bounding method that its `start` names."""
     return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
+
+
+def budget_of(method: Method, timeout: float | None, deadline: float = math.inf) -> Budget:
+    """The budget of a method: `timeout` seconds an input, by default those of the method if it is `auto`, else no limit."""
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    own = method.seconds if isinstance(method, Auto) else math.inf
+    return Budget(own if timeout is None else timeout, deadline)
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:
