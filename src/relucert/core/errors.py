@@ -77,7 +77,7 @@ class MissingExtra(RelucertError, ImportError):
 
 
 class OutOfTime(Exception):
-    """The deadline of a computation has passed (`networks.traversal.look`); verifiers answer UNKNOWN, and nobody else sees it."""
+    """The deadline of a computation has passed (`networks/traversal.py`): for verifiers, whose answer is UNKNOWN."""
 
 
 class Interrupted(KeyboardInterrupt, Generic[Result]):

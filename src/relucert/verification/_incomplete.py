@@ -35,7 +35,8 @@ from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Known, Region
 from relucert.networks.network import Network
 from relucert.networks.traversal import ending
-from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
+from relucert.verification._intervals import Intervals
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
 
@@ -187,9 +188,9 @@ class Bound(_Named):
         method, each = self.method, budget.each(len(query))
         # A backward pass for every unit costs as much as some passes forward.
         for start, part, deadline in pieces(query, budget, 4 * query.net.hidden_units):
-            if isinstance(method, Alpha):
+            if isinstance(self.method, Alpha):
                 left = min(float(each[start : start + len(part)].sum()), budget.left)
-                method = replace(method, seconds=max(0.0, min(self.method.seconds, left)))
+                method = replace(self.method, seconds=max(0.0, min(self.method.seconds, left)))
             with ending(deadline):
                 found = bounded(part, method, alone=self.alone)
             for decision in found.decisions(range(len(part)), spec(self.method), query.x.dtype):

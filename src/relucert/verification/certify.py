@@ -12,7 +12,6 @@ network in its own dtype and lies in ball and box. Everything else is UNKNOWN.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -31,8 +30,8 @@ from relucert.networks.network import as_network, one_thread, outside_inference,
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import certificate, refuse_executed
 from relucert.verification._union import decide_union
-from relucert.verification.registry import budget_of, find, in_time
-from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
+from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
 from relucert.verification.workers import FEW, answers
 
 
@@ -134,7 +133,7 @@ def decisions(
             raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
-    budget = budget_of(chosen, timeout)
+    budget = budget_of(chosen, timeout, VERDICT_SECONDS)
     if targets is not None and not entry.targets:
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
@@ -195,8 +194,8 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
         if len(right) and not budget.over:
             own = budget.restrict(right + start)
             each = own.each(len(right))
-            until = min(budget.deadline, time.monotonic() + float(each.sum()))
-            for found in in_time(verifier, part.restrict(right), Budget(own.seconds, until)):
+            shared = Budget(own.seconds, own.until(len(right)))
+            for found in in_time(verifier, part.restrict(right), shared):
                 open_ = found.verdict is Verdict.UNKNOWN
                 if open_ and budget.over:
                     continue

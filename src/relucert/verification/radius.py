@@ -20,10 +20,11 @@ from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.scaled import scaled
+from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
-from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Intervals, Query
+from relucert.verification.registry import RADIUS_SECONDS, budget_of, find
+from relucert.verification.verifier import Query
 
 INTERRUPTED = "interrupted: "
 
@@ -35,7 +36,7 @@ def radius(
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
     box: Any = PIXELS,
-    method: str | Method = "region",
+    method: str | Method = "auto",
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
@@ -90,7 +91,7 @@ def radius(
             found.append(Intervals(torch.tensor([index]), interval))
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, spec(find(method)[0])) from stopped
-    return Intervals.joined(found) if found else _unknown(x[:0], "")
+    return Intervals.joined(found) if found else unknown(x[:0], "")
 
 
 @outside_inference
@@ -100,7 +101,7 @@ def intervals(
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
     box: Any = PIXELS,
-    method: str | Method = "region",
+    method: str | Method = "auto",
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
@@ -128,8 +129,7 @@ def intervals(
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    budget = budget_of(chosen, timeout, RADIUS_SECONDS)
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
     if arithmetic not in ("real", "executed"):
@@ -139,7 +139,6 @@ def intervals(
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
     query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
-    budget = Budget(math.inf if timeout is None else timeout)
     return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
 
 
@@ -159,11 +158,5 @@ def _interrupted(x: Tensor, found: list[Intervals], name: str) -> Interrupted[Ra
     """What an interrupted call raises: the intervals so far, and [0, inf] for all other inputs."""
     known = torch.cat([torch.zeros(0, dtype=torch.long), *(part.index for part in found)])
     missing = torch.ones(len(x), dtype=torch.bool).index_fill(0, known, False).nonzero()[:, 0]
-    every = [*found, Intervals(missing, _unknown(x[missing.to(x.device)], f"{INTERRUPTED}{name}"))]
+    every = [*found, Intervals(missing, unknown(x[missing.to(x.device)], f"{INTERRUPTED}{name}"))]
     return Interrupted(f"interrupted: {len(known)} of {len(x)} intervals are known", Intervals.joined(every))
-
-
-def _unknown(x: Tensor, name: str) -> RadiusInterval:
-    """Intervals of which nothing is known."""
-    zero = x.new_zeros(len(x))
-    return RadiusInterval(zero, zero + math.inf, zero > 0, None, zero, [name] * len(x))

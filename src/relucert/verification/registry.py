@@ -9,7 +9,6 @@ what they have decided (`_order`). Rows of the property that a bound proves are 
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,25 +27,27 @@ from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import Bounding
-from relucert.core.errors import InvalidInput, OutOfTime
+from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
-from relucert.core.verdict import Reason
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
-from relucert.networks.traversal import ending
 from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
+from relucert.verification._intervals import RadiusMethod
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._order import merged
+from relucert.verification._radii import RadiusCascade
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import Budget, Decision, Query, RadiusMethod, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, in_time
 
 Stage = Attack | Bound | TimedBound | BaB
 
+#: The seconds that an input may cost `auto` where neither `timeout` nor its own `seconds` say otherwise.
+VERDICT_SECONDS, RADIUS_SECONDS = 60.0, 5.0
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
@@ -62,18 +63,19 @@ ALPHA = Alpha(inner=0)
 class Auto(Method):
     """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack.
 
-    `seconds`: what an input may cost where no `timeout` is given; `math.inf` for no limit.
+    `seconds`: what an input may cost where no `timeout` is given, by default `VERDICT_SECONDS` or, where radii are narrowed,
+    `RADIUS_SECONDS`; `math.inf` for no limit.
     """
 
     name = "auto"
     nodes: int = 20_000
     restarts: int = 6
-    seconds: float = 60.0
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.seconds > 0:
-            raise InvalidInput(f"seconds of auto must be positive, got {self.seconds}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise InvalidInput(f"seconds of auto must be positive, or None for the default, got {self.seconds}")
         for name in ("nodes", "restarts"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of auto must be at least 1, got {getattr(self, name)}")
@@ -169,32 +171,6 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
         )  # fmt: skip
 
 
-def in_time(verifier: Verifier, query: Query, budget: Budget) -> Iterator[Decision]:
-    """The decisions of a verifier until the deadline of the budget.
-
-    What the verifier computes when the deadline passes is given up. What it has decided by then is kept, and all other inputs
-    are UNKNOWN.
-    """
-    found, done = verifier.decide(query, budget), set[int]()
-    while True:
-        began = time.monotonic()
-        try:
-            with ending(budget.deadline):
-                decision = next(found)
-        except StopIteration:
-            return
-        except OutOfTime:
-            break
-        done.add(decision.index)
-        yield decision
-    open_ = [place for place in range(len(query)) if place not in done]
-    spent, method = (time.monotonic() - began) / max(1, len(open_)), getattr(verifier, "method", verifier)
-    for place in open_:
-        yield Decision(
-            place, Verdict.UNKNOWN, -math.inf, spec(method), spent, reason=Reason.TIME, timed=True
-        )  # fmt: skip
-
-
 @dataclass(eq=False)
 class _Known:
     """What the verifiers so far have found out about one input."""
@@ -257,7 +233,7 @@ ENTRIES: dict[str, Entry] = {
         Entry(Moments, lambda method: TimedBound(method, MOMENTS_CHUNK), RadiusSearch),
         Entry(BaB, _itself, RadiusNarrowing),
         Entry(MIP, _itself, DistortionPrograms),
-        Entry(Auto, Cascade, lambda method: RadiusNarrowing(BaB(nodes=method.nodes))),
+        Entry(Auto, Cascade, lambda method: RadiusCascade(method, method.nodes)),
     )
 }
 METHODS: dict[str, type[Method]] = {name: entry.kind for name, entry in ENTRIES.items()}
@@ -271,11 +247,13 @@ def _exploration(method: Region) -> Exploration:
     return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
 
 
-def budget_of(method: Method, timeout: float | None, deadline: float = math.inf) -> Budget:
-    """The budget of a method: `timeout` seconds an input, by default those of the method if it is `auto`, else no limit."""
+def budget_of(method: Method, timeout: float | None, default: float, deadline: float = math.inf) -> Budget:
+    """The budget of a method: `timeout` seconds an input; without one those of `auto`, or its `default`, else no limit."""
     if timeout is not None and not timeout > 0:
         raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
-    own = method.seconds if isinstance(method, Auto) else math.inf
+    own = math.inf
+    if isinstance(method, Auto):
+        own = default if method.seconds is None else method.seconds
     return Budget(own if timeout is None else timeout, deadline)
 
 

@@ -97,7 +97,9 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
     started, limits = time.monotonic(), budget.each(len(x))
     solver = method.open(query.p)
     # Half of the time at most for bounds; the rest is for programs.
-    bounding = CROWN() if method.tighten == "crown" else Alpha(seconds=max(0.0, 0.5 * min(float(limits.sum()), budget.left)))
+    bounding = (
+        CROWN() if method.tighten == "crown" else Alpha(seconds=max(0.0, 0.5 * min(float(limits.sum()), budget.left)))
+    )
     units, margins = bounding.prove(double, bounding.start(double, x, ball, query.net.dtype), x, ball, prop)
     known = torch.stack([margins.real, margins.executed, margins.computed], -1)
     open_ = ~query.proves(known)
