@@ -1,6 +1,6 @@
 """Radii by `auto`: what proves most for its cost goes first, and every step starts from what the steps before have proved.
 
-A search over radii with CROWN, the `best` attack, in l2 a search with SDP-CROWN, the exploration of regions from the radius
+A search over radii with CROWN, a short attack and the `best` one, in l2 a search with SDP-CROWN, the exploration of regions from the radius
 that is certified by then, and narrowing by branch and bound. Each step has a share of the time; what it has not finished by
 then is given up, and what was known before it is kept. So `lower` is never below that of CROWN, given the time that CROWN takes.
 """
@@ -62,6 +62,7 @@ class RadiusCascade:
         units = query.net.hidden_units
         first = _wrong(query, spec(self.method))
         first = _improved(query, first, budget, tol, _crown, SEARCH_PASSES * units)
+        first = _improved(query, first, _share(budget, ATTACK_SHARE), tol, _quick_attack, ATTACK_PASSES // 10)
         first = _improved(query, first, _share(budget, ATTACK_SHARE), tol, _attack, ATTACK_PASSES)
         if query.p == 2:
             first = _improved(query, first, _share(budget, SDP_SHARE), tol, _sdp, SEARCH_PASSES * units)
@@ -127,6 +128,11 @@ def _crown(query: Query, known: RadiusInterval, deadline: float) -> RadiusInterv
 def _attack(query: Query, known: RadiusInterval, deadline: float) -> RadiusInterval:
     with ending(deadline):
         return attacked(query, known, "best")
+
+
+def _quick_attack(query: Query, known: RadiusInterval, deadline: float) -> RadiusInterval:
+    with ending(deadline):
+        return attacked(query, known, "fab(steps=10, targets=2)")
 
 
 def _sdp(query: Query, known: RadiusInterval, deadline: float) -> RadiusInterval:

@@ -11,7 +11,9 @@ from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball, as_ball
 from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
-from relucert.networks.network import as_network, outside_inference
+from relucert.core.rounding import cast_up
+from relucert.networks.network import Network, as_network, outside_inference
+from relucert.networks.scaled import scaled
 from relucert.verification.registry import BOUNDING
 
 
@@ -22,6 +24,7 @@ def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method
 
     They are computed in the network's dtype and rounded outwards: they hold for the network in real arithmetic with the stored
     weights, and for the network as it runs in its dtype. Where nothing is known, as over an unbounded set, they are infinite.
+    A ball may have a scale; then they are computed in float64 and hold in real arithmetic alone.
     They have no gradient: methods whose bounds have one give it in `units` and `solve`, where rounding is not charged.
 
     >>> import relucert as rc
@@ -37,6 +40,9 @@ def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method
     ball = as_ball(ball, net.box)
     net.check(x)
     net.require_eval("bounds")
+    if ball.scale is not None:
+        question = scaled(net, x, ball)
+        return _of_original(net, bounds(question.net, question.x, question.ball, chosen), question.net)
     ball.check(x)
     eye = torch.eye(net.classes, dtype=x.dtype, device=x.device)
     rows = torch.cat([eye, -eye]).expand(len(x), -1, -1)
@@ -46,3 +52,13 @@ def bounds(net: nn.Module, x: Float[Tensor, " batch *input"], ball: Ball, method
     low, high = margins.executed.split(net.classes, 1)
     logits = found.logits.known().meet(Interval(low, -high).known())
     return UnitBounds({index: within.known() for index, within in found.inputs.items()}, logits)
+
+
+def _of_original(net: Network, found: UnitBounds, inner: Network) -> UnitBounds:
+    """The bounds of the units of a network from those of the network of scaled inputs, rounded outwards to its dtype."""
+
+    def rounded(within: Interval) -> Interval:
+        return Interval(-cast_up(-within.lower, net.dtype), cast_up(within.upper, net.dtype))
+
+    pairs = zip(net.switches, inner.switches, strict=True)
+    return UnitBounds({own.index: rounded(found.inputs[node.index]) for own, node in pairs}, rounded(found.logits))

@@ -28,7 +28,7 @@ from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
 from relucert.networks.network import as_network, one_thread, outside_inference, single_threaded
 from relucert.networks.scaled import scaled
-from relucert.verification._scaled import certificate, refuse_executed
+from relucert.verification._scaled import refuse_executed, scaled_decision
 from relucert.verification._union import decide_union
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
@@ -71,15 +71,6 @@ def certify(
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
     net = as_network(net, x)
-    if isinstance(ball, Ball) and ball.scale is not None:
-        refuse_executed(arithmetic)
-        net.check(x, y)
-        net.require_eval("a certificate")
-        given = as_ball(ball, net.box)
-        question = scaled(net, x, given)
-        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
-        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
-        return certificate(question, answer, query.prop, query.holds)
     found: dict[int, Decision] = {}
     try:
         for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers):
@@ -124,6 +115,13 @@ def decisions(
     net.check(x, y)
     net.require_eval("a certificate")
     require_full_precision(x, "a certificate")
+    if isinstance(ball, Ball) and ball.scale is not None:
+        refuse_executed(arithmetic)
+        given = as_ball(ball, net.box)
+        question = scaled(net, x, given)
+        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
+        inner = decisions(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
+        return (scaled_decision(question, found, query.prop, bool(query.holds[found.index])) for found in inner)
     balls = [as_ball(each, net.box) for each in (ball if isinstance(ball, list | tuple) else [ball])]
     if not balls:
         raise InvalidInput(f"ball must be a ball or several, got {ball!r}")

@@ -19,7 +19,7 @@ from relucert.core.norms import check_p
 from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
-from relucert.networks.scaled import scaled
+from relucert.networks.scaled import ScaledQuestion, scaled
 from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
@@ -47,7 +47,13 @@ def radius(
 
     `lower` is proved and rounded down; `upper` is the recomputed distance of a `witness` that was run through the network,
     inf without one; `exact` where the two meet. Without y the question is about the predicted class (equation 1 of the
-    paper); with y a misclassified input has lower = upper = 0. With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
+    paper); with y a misclassified input has lower = upper = 0, which is not called exact.
+
+    `auto`, the default, goes from CROWN, the `best` attack and, in l2, SDP-CROWN to the exploration of regions and to
+    narrowing by branch and bound, until the relative width of an interval is `tol`, or for `timeout` seconds an input, its
+    share of its batch's; by default 5 seconds. Lower ends are never below those of `crown`, given the time that CROWN takes.
+
+    With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
     `lower` is the largest radius at which its bound was evaluated and proved a margin, to 1 % of what it can prove, or the
     region theorem's if that is larger. `mip` minimises the radius itself, which is exact up to the tolerances of its solver,
     given time.
@@ -55,8 +61,7 @@ def radius(
     `region` explores the linear regions around x: "region(regions=5)" five neighbours, "region(regions=None)" as many as
     `timeout` seconds an input allow, "region(start='crown')" from the radius that a bound certifies.
 
-    `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
-    `timeout` seconds an input, its share of its batch's.
+    `bab` narrows the interval by branch and bound alone, with the same `tol` and `timeout`, and without a default for the time.
 
     With a `scale`, one number of at least 0 for every entry of an input, distances are ||(z - x) / scale||_p, and entries of
     scale 0 are fixed; `lower` then speaks of real arithmetic.
@@ -77,17 +82,9 @@ def radius(
     (True, True)
     """
     net = as_network(net, x)
-    if scale is not None:
-        refuse_executed(arithmetic)
-        net.check(x, y)
-        net.require_eval("a radius")
-        question = scaled(net, x, Ball(p, math.inf, net.box if box is PIXELS else box, scale=scale))
-        labels = net.predict(x) if y is None else y
-        answer = radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
-        return scaled_interval(question, answer, labels)
     found: list[Intervals] = []
     try:
-        for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic):
+        for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic, scale):
             found.append(Intervals(torch.tensor([index]), interval))
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, spec(find(method)[0])) from stopped
@@ -106,6 +103,7 @@ def intervals(
     tol: float = 0.01,
     timeout: float | None = None,
     arithmetic: Literal["real", "executed"] = "real",
+    scale: Any = None,
 ) -> Iterator[tuple[int, RadiusInterval]]:
     """The question of `radius`, as an iterator: the position of an input and its interval, each as soon as it is known.
 
@@ -138,6 +136,11 @@ def intervals(
         return iter(())
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
+    if scale is not None:
+        refuse_executed(arithmetic)
+        question = scaled(net, x, Ball(p, math.inf, box, scale=scale))
+        inner = intervals(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
+        return ((i, _of_original(question, i, found, labels)) for i, found in inner)
     query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
     return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
 
@@ -149,9 +152,18 @@ def _steps(
 ) -> Iterator[tuple[int, RadiusInterval]]:
     """Input by input, after the attack; every step leaves inference mode."""
     for index, found in parts:
-        ended = found if attack is None else attacked(query.restrict(index.to(query.x.device)), found, attack)
+        part = query.restrict(index.to(query.x.device))
+        ended = found if attack is None else attacked(part, found, attack)
+        # Where the prediction is wrong there is no distance to be exact about.
+        ended = replace(ended, exact=ended.exact & part.holds)
         for place, i in enumerate(index.tolist()):
             yield i, ended[place]
+
+
+def _of_original(question: ScaledQuestion, i: int, found: RadiusInterval, labels: Tensor) -> RadiusInterval:
+    """The interval of an input in units of the scale."""
+    one = torch.tensor([i], device=question.x.device)
+    return scaled_interval(question.restrict(one), found, labels[one])
 
 
 def _interrupted(x: Tensor, found: list[Intervals], name: str) -> Interrupted[RadiusInterval]:
