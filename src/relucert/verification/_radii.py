@@ -1,8 +1,9 @@
 """Radii by `auto`: what proves most for its cost goes first, and every step starts from what the steps before have proved.
 
-A search over radii with CROWN, a short attack and the `best` one, in l2 a search with SDP-CROWN, the exploration of regions from the radius
-that is certified by then, and narrowing by branch and bound. Each step has a share of the time; what it has not finished by
-then is given up, and what was known before it is kept. So `lower` is never below that of CROWN, given the time that CROWN takes.
+A search over radii with CROWN, a short attack and the `best` one, in l2 a search with SDP-CROWN, the exploration of regions
+from the radius that is certified by then, and narrowing by branch and bound. Each step has a share of the time; what it has not
+finished by then is given up, and what was known before it is kept. So `lower` is never below that of CROWN, given the time that
+CROWN takes.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, spec
+from relucert.core.progress import followed, wanted
 from relucert.core.results import Certificate, Verdict
 from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
@@ -30,6 +32,7 @@ from relucert.networks.network import as_network, one_thread, outside_inference,
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import refuse_executed, scaled_decision
 from relucert.verification._union import decide_union
+from relucert.verification.recorded import certify_text, question_of, recorded
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
 from relucert.verification.workers import FEW, answers
@@ -47,6 +50,8 @@ def certify(
     batch: int = 100,
     arithmetic: Literal["real", "executed"] = "real",
     workers: int | None = None,
+    records: str | Path | None = None,
+    progress: bool | None = None,
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
@@ -56,6 +61,13 @@ def certify(
     the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. `workers` is the number of
     single-threaded processes that share the inputs, by default as many as are faster (`verification.workers`); verdicts do not
     depend on it. The ball may have a scale.
+
+    `timeout` None is 60 seconds for `auto` (`rc.Auto(seconds=...)`), and no limit for other methods. The inputs of a batch
+    share their seconds: what cheap methods have decided when these are over is kept, however short they are.
+
+    With `records`, a .jsonl file, every decision is stored as soon as it is made, as `relucert certify` stores it, and what
+    is there already is not done again: a call that was interrupted goes on. `progress`: whether a bar is shown on standard
+    error; by default after two seconds, if that is a terminal.
 
     Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
     has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
@@ -73,7 +85,21 @@ def certify(
     net = as_network(net, x)
     found: dict[int, Decision] = {}
     try:
-        for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers):
+        if records is None:
+            made = decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers)
+        else:
+            if targets is not None:
+                raise InvalidInput("targets must be left out with records, which are about the class")
+            net.check(x, y)
+            given = as_ball(ball, net.box) if isinstance(ball, Ball) else ball
+            question = question_of(net, x, y, given, certify_text(find(method)[0], arithmetic, timeout))
+
+            def decide_missing(missing: Tensor) -> Iterator[Decision]:
+                some = missing.to(x.device)
+                return decisions(net, x[some], y[some], ball, method, timeout, None, batch, arithmetic, workers)
+
+            made = recorded(records, question, net, x, y, decide_missing)
+        for decision in followed(made, len(x), "certifying") if progress is not False and wanted(progress) else made:
             found[decision.index] = decision
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, method) from stopped

@@ -16,6 +16,7 @@ from relucert.core.ball import PIXELS, Ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.norms import check_p
+from relucert.core.progress import followed, wanted
 from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
@@ -42,6 +43,7 @@ def radius(
     timeout: float | None = None,
     arithmetic: Literal["real", "executed"] = "real",
     scale: Any = None,
+    progress: bool | None = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
@@ -71,6 +73,8 @@ def radius(
     `lower` is proved for the stored weights in real arithmetic; `RadiusInterval.arithmetic` says where the proof covers the
     network as executed in its dtype as well, and `arithmetic="executed"` asks for that, of every method but `region`.
 
+    `progress`: whether a bar is shown on standard error; by default after two seconds, if that is a terminal.
+
     `intervals` takes the same arguments and gives one interval after the other. If the call is interrupted (Ctrl-C), it raises
     `Interrupted`, a `KeyboardInterrupt` whose `result` has the intervals that are known by then; all other inputs have the
     interval [0, inf], and their method begins with "interrupted: ".
@@ -84,7 +88,8 @@ def radius(
     net = as_network(net, x)
     found: list[Intervals] = []
     try:
-        for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic, scale):
+        made = intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic, scale)
+        for index, interval in followed(made, len(x), "radii") if wanted(progress) else made:
             found.append(Intervals(torch.tensor([index]), interval))
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, spec(find(method)[0])) from stopped
