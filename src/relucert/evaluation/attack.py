@@ -28,7 +28,8 @@ class Attacked:
     """The records of all points, and their summary; distances are those of correctly classified points with a counterexample.
 
     `falsified` counts these points. `robust_error` has both ends of the robust error at the radius of the attack: the share of
-    misclassified and falsified points, and 1, since an attack proves nothing; None for the smallest perturbations, which have no radius.
+    misclassified and falsified points, and 1, since an attack proves nothing; None for the smallest perturbations, which have
+    no radius.
     """
 
     records: list[Record]
