@@ -24,7 +24,7 @@ def test_linear_classifiers_are_falsified_just_beyond_their_distance_in_the_box(
     net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 2)), 3).double(), (6,)).eval()
     x = inputs(net, 12)
     x[:, :3] = x[:, :3].round()  # beside the box
-    exact = rc.radius(net, x, p=p)
+    exact = rc.radius(net, x, p=p, method="region")
     has = (exact.exact & exact.upper.isfinite()).nonzero()[:, 0]
     assert len(has) > 6
     method = rc.APGD(steps=60, restarts=2, loss=loss)
@@ -42,7 +42,7 @@ def test_the_losses_together_falsify_linear_classifiers_of_three_classes(p, seed
     net = rc.Network(randomised(nn.Sequential(nn.Linear(6, 3)), seed).double(), (6,)).eval()
     x = inputs(net, 20)
     x[:, :3] = x[:, :3].round()
-    exact = rc.radius(net, x, p=p)
+    exact = rc.radius(net, x, p=p, method="region")
     has = (exact.exact & exact.upper.isfinite()).nonzero()[:, 0]
     assert len(has) > 15
     found = rc.attack(net, x[has], None, rc.Ball(p, 1.02 * exact.upper[has]), rc.APGD(steps=100, restarts=6))

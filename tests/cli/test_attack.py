@@ -58,7 +58,7 @@ def test_the_smallest_perturbations_are_records_with_witnesses(folder, tmp_path,
             assert float((witness - x).norm()) == pytest.approx(line["distance"], rel=1e-5)
     distances = [line["distance"] for line in found[:-1] if line["verdict"] == "vulnerable"]
     assert found[-1]["summary"]["mean_distance"] == pytest.approx(sum(distances) / len(distances))
-    assert found[-1]["summary"]["broken"] == len(distances)
+    assert found[-1]["summary"]["falsified"] == len(distances)
 
 
 def test_within_a_radius_the_records_are_those_of_evaluate(folder, tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_within_a_radius_the_records_are_those_of_evaluate(folder, tmp_path, cap
     assert len(RecordStore(tmp_path / "b.jsonl")) == 20, "nothing was attacked a second time"
     assert run(["attack", str(folder), *common, "--method", "apgd(steps=5)"]) == 0
     out = capsys.readouterr().out
-    assert "correctly classified points broken" in out
+    assert "correctly classified points falsified" in out
     assert "vulnerable" in out
 
 

@@ -56,7 +56,7 @@ def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     assert run(["evaluate", folder, "--data", "digits", "--points", "40", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["points"] == 40
-    assert result["robust_error"] >= 0.9 * result["test_error"]
+    assert 1 >= result["robust_error"][1] >= result["robust_error"][0] >= 0.9 * result["test_error"]
     assert result["regions"]["mean_d_b"] > 0
     lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
     assert sum('"pgd(' in line for line in lines) == 40, "the thirty points of the first call are not done again"

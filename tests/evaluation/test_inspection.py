@@ -16,7 +16,7 @@ from data.official import random_arrays, write_npz
 from relucert.cli.main import run
 from relucert.core.errors import DamagedData, RunError
 from relucert.data import SPECS
-from relucert.evaluation._stream import save
+from relucert.records.question import save
 from relucert.evaluation.attack import attacked
 from relucert.evaluation.certify import CertifyTask, verdicts
 from relucert.evaluation.config import AttackConfig, CertifyConfig, EvaluateConfig, RadiusConfig

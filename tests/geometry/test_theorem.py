@@ -114,12 +114,12 @@ def test_misclassified() -> None:
     y = predicted.clone()
     y[1] = (y[1] + 1) % net.classes
     y[2] = (y[2] + 2) % net.classes
-    found = radius(net, x, y, p=2)
+    found = radius(net, x, y, p=2, method="region")
     assert found.lower[1:3].tolist() == found.upper[1:3].tolist() == [0.0, 0.0]
-    assert found.exact[1:3].tolist() == [True, True]
+    assert found.exact[1:3].tolist() == [False, False]  # a wrong decision has no distance to be exact about
     assert found.witness is not None
     assert torch.equal(found.witness[1:3], x[1:3])
-    rest = radius(net, x, p=2)
+    rest = radius(net, x, p=2, method="region")
     assert torch.equal(found.lower[[0, 3]], rest.lower[[0, 3]])
     assert bool((rest.lower > 0).all())
 
@@ -142,7 +142,7 @@ def test_a_tie_has_the_lower_bound_zero() -> None:
         module[0].weight.copy_(torch.eye(2))  # type: ignore[operator]
         module[0].bias.zero_()  # type: ignore[operator, union-attr]
     net = Network(module, (2,)).eval()
-    found = radius(net, torch.full((1, 2), 0.5, dtype=torch.float64), p=2)
+    found = radius(net, torch.full((1, 2), 0.5, dtype=torch.float64), p=2, method="region")
     assert found.lower.tolist() == [0.0]
 
 

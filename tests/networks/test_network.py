@@ -239,7 +239,7 @@ def test_code_that_reads_the_mode_needs_eval_mode():
 
 QUESTIONS = {
     "certify": lambda net, x, y: rc.certify(net, x, y, rc.Ball(2, 0.05), "crown").margin,
-    "radius": lambda net, x, y: rc.radius(net, x, y).lower,
+    "radius": lambda net, x, y: rc.radius(net, x, y, method="region").lower,
     "bounds": lambda net, x, y: rc.bounds(net, x, rc.Ball(2, 0.05)).logits.lower,
     "attack": lambda net, x, y: rc.attack(net, x, y, rc.Ball(2, 0.3), "pgd(steps=3)").x,
     "minimal attack": lambda net, x, y: rc.minimal_attack(net, x, y, method="ddn(steps=3)").x,

@@ -147,7 +147,9 @@ def test_what_does_not_take_a_scale_says_so() -> None:
     net, x = table()
     ball = rc.Ball(2, 0.1, None, scale=SCALE)
     with pytest.raises(InvalidInput, match="ball must have no scale here"):
-        rc.bounds(net, x, ball)
+        rc.certify(net, x, net.predict(x), [ball, ball])
+    with pytest.raises(InvalidInput, match="p must be a norm, or a ball of infinite radius"):
+        rc.minimal_attack(net, x, p=ball)
     with pytest.raises(InvalidInput, match="ball must have no scale here"):
         ball.sample(x, torch.Generator())
     with pytest.raises(InvalidInput, match="ball must have no scale to be recorded"):
@@ -159,3 +161,53 @@ def test_what_does_not_take_a_scale_says_so() -> None:
             rc.Ball(2, 0.1, scale=scale)
     with pytest.raises(InvalidInput, match=r"scale must broadcast to one input \(4,\)"):
         rc.certify(net, x, net.predict(x), rc.Ball(2, 0.1, None, scale=[1.0, 2.0]))
+
+
+#: Public functions that take a ball: what they say of a network, inputs, labels and a ball, as tensors.
+QUESTIONS = {
+    "certify": lambda net, x, y, ball: _numbers(rc.certify(net, x, y, ball, "crown")),
+    "certify targets": lambda net, x, y, ball: _numbers(
+        rc.certify(net, x, y, ball, "alpha(steps=3)", targets=((y + 1) % 3)[:, None])
+    ),
+    "decisions": lambda net, x, y, ball: torch.tensor(
+        [found.margin for found in sorted(rc.decisions(net, x, y, ball, "kw"), key=lambda found: found.index)]
+    ),
+    "attack": lambda net, x, y, ball: rc.attack(net, x, y, ball, "pgd(steps=20)").success,
+    "bounds": lambda net, x, y, ball: torch.cat(
+        [end.flatten(1) for within in (*rc.bounds(net, x, ball).inputs.values(),) for end in (within.lower, within.upper)], 1
+    ),
+    "output_range": lambda net, x, y, ball: torch.cat([rc.output_range(net, x, ball).lower, rc.output_range(net, x, ball).upper]),
+    "minimal_attack": lambda net, x, y, ball: rc.minimal_attack(net, x, y, rc.Ball(ball.p, math.inf, ball.box, scale=ball.scale)).distance,
+    "radius": lambda net, x, y, ball: rc.radius(net, x, y, ball.p, ball.box, "crown", scale=ball.scale).lower,
+    "radius auto": lambda net, x, y, ball: rc.radius(net, x, y, ball.p, ball.box, "auto(nodes=50)", scale=ball.scale).lower,
+    "intervals": lambda net, x, y, ball: torch.stack(
+        [found.lower[0] for _, found in sorted(rc.intervals(net, x, y, ball.p, ball.box, "crown", scale=ball.scale), key=lambda pair: pair[0])]
+    ),
+}  # fmt: skip
+#: Searches whose answers are near those of the same problem in other units, and not equal to them.
+SEARCHES = {"minimal_attack", "radius", "radius auto", "intervals"}
+
+
+def _numbers(found: rc.Certificate) -> torch.Tensor:
+    codes = torch.tensor([list(rc.Verdict).index(verdict) for verdict in found.verdict])
+    return torch.stack([codes.double(), found.margin.nan_to_num(0, 0, 0)])
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_function_takes_a_scale(question: str, p: float) -> None:
+    """A ball with a scale is the ball without one, of the network whose first layer is rescaled, around x / scale."""
+    net, x = table()
+    scale = torch.tensor([0.1, 3.0, 0.5, 700.0], dtype=torch.float64)
+    module = net.module
+    assert isinstance(module, nn.Sequential)
+    first = nn.Linear(4, 12).double()
+    with torch.no_grad():
+        first.weight.copy_(module[0].weight * scale / net.std)
+        first.bias.copy_(module[0].bias)
+    inner = Network(nn.Sequential(first, *module[1:]), (4,)).eval()
+    y = net.predict(x)
+    with_scale = QUESTIONS[question](net, x, y, rc.Ball(p, 0.4, None, scale=scale))
+    plain = QUESTIONS[question](inner, x / scale, y, rc.Ball(p, 0.4, None))
+    size = 0.03 if question in SEARCHES else 1e-6
+    torch.testing.assert_close(with_scale, plain, rtol=size, atol=1e-9)

@@ -73,7 +73,7 @@ def test_arguments_are_checked_before_the_first_step(case):
     with pytest.raises(InvalidInput, match="tol must be above 0"):
         rc.intervals(net, x, tol=2.0)
     with pytest.raises(InvalidInput, match="arithmetic must be 'real' for a radius by region"):
-        rc.intervals(net, x, arithmetic="executed")
+        rc.intervals(net, x, method="region", arithmetic="executed")
     with pytest.raises(InvalidInput, match="arithmetic must be 'real' or 'executed'"):
         rc.intervals(net, x, method="crown", arithmetic="float")  # type: ignore[arg-type]
 

@@ -14,11 +14,12 @@ from relucert.attacks.base import FixedAttack, MinimalAttack, settle
 from relucert.attacks.best import MEMBERS, Best
 from relucert.attacks.pgd import PGD
 from relucert.core.ball import PIXELS, Ball, as_ball
+from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.norms import check_p
 from relucert.core.results import Adversarial
 from relucert.geometry.witness import Witnesses
-from relucert.networks.network import as_network, outside_inference
+from relucert.networks.network import Network, as_network, outside_inference
 from relucert.networks.prediction import adversarial
 from relucert.networks.scaled import scaled
 
@@ -68,34 +69,39 @@ def minimal_attack(
     net: nn.Module,
     x: Float[Tensor, " batch *input"],
     y: Int[Tensor, " batch"] | None = None,
-    p: float | int = 2,
+    p: float | int | Ball = 2,
     box: Any = PIXELS,
-    method: str | Method = "cw",
+    method: str | Method = "best",
     generator: torch.Generator | None = None,
 ) -> Adversarial:
     """Search for the point nearest to every input in l_p whose class is not y (by default the predicted class).
 
     Every point that is returned as a success lies in the box and changes the decision when the network is run again; its
     distance is recomputed and rounded up. A misclassified input has distance 0; a failure has distance inf and the input
-    itself as its point.
+    itself as its point. `p` is the norm, or a `Ball` of infinite radius that has norm, box and scale; with a scale distances
+    are ||(z - x) / scale||_p, and entries of scale 0 are fixed.
 
     >>> import relucert as rc
     >>> net, x = rc.build("fc1", (1, 8, 8), 10).eval(), rc.dataset("digits").x_test[:20]
     >>> found = minimal_attack(net, x, method=rc.DDN(steps=30))
-    >>> bool((found.distance >= rc.radius(net, x).lower).all())
+    >>> bool((found.distance >= rc.radius(net, x, method="region").lower).all())
     True
     """
     chosen = parse(method, MINIMAL)
-    p = check_p(p)
-    chosen.check_norm(p)
     net = as_network(net, x)
+    ball = _whole(p, box, net)
+    p = check_p(ball.p)
+    chosen.check_norm(p)
     net.check(x, y)
     net.require_eval("an attack")
-    ball = Ball(p, math.inf, net.box if box is PIXELS else box)
-    ball.check(x)
     with torch.no_grad():
         predicted = net.predict(x)
     labels = predicted if y is None else y.long()
+    if ball.scale is not None:
+        question = scaled(net, x, ball)
+        found = minimal_attack(question.net, question.x, labels, p, question.ball.box, chosen, generator)
+        return question.adversarial(found.x, labels)
+    ball.check(x)
     generator = generator or torch.Generator(device=x.device).manual_seed(getattr(chosen, "seed", 0))
     points = x.clone()
     right = (predicted == labels).nonzero()[:, 0]
@@ -107,3 +113,13 @@ def minimal_attack(
             settle(witnesses)
         points[right] = witnesses.point
     return adversarial(net, x, labels, points, ball)
+
+
+def _whole(p: float | int | Ball, box: Any, net: Network) -> Ball:
+    """Norm, box and scale of a search for the nearest points, as a ball of infinite radius."""
+    if not isinstance(p, Ball):
+        return Ball(check_p(p), math.inf, net.box if box is PIXELS else box)
+    if box is not PIXELS or not bool(torch.as_tensor(p.eps).isinf().all()):
+        given = "a box besides" if box is not PIXELS else f"eps={p.eps}"
+        raise InvalidInput(f"p must be a norm, or a ball of infinite radius with its own box, got a ball and {given}")
+    return as_ball(p, net.box)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+from relucert.core.progress import followed as shown
 from relucert.records.record import Record
 
 
@@ -15,20 +16,11 @@ def followed(
 
     An interruption says how many points are done.
     """
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    off = hidden or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=off, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        done = 0
-        try:
-            for record in records:
-                yield record
-                done += 1
-                shown = what if word is None else f"{what} ({word(record)})"
-                bar.update(task, advance=1, description=shown)
-        except KeyboardInterrupt:
-            kept = "what is decided is kept in the records, and the same command goes on from there"
-            raise KeyboardInterrupt(f"interrupted after {done} of {total} points: {kept}") from None
+    off, done = hidden or not sys.stderr.isatty(), 0
+    try:
+        for record in records if off else shown(records, total, what, after=0.0, word=word):
+            yield record
+            done += 1
+    except KeyboardInterrupt:
+        kept = "what is decided is kept in the records, and the same command goes on from there"
+        raise KeyboardInterrupt(f"interrupted after {done} of {total} points: {kept}") from None

@@ -41,7 +41,10 @@ def run(config: Attack) -> int:
             line = {"index": record.index, "label": record.label, "prediction": record.prediction}
             facts = {"verdict": str(record.verdict), "distance": record.upper, "seconds": record.seconds}
             print(json_format.dumps(line | facts))
-        summary = {name: None if math.isnan(value) else value for name, value in found.summary().items()}
+        summary = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in found.summary().items()
+        }
         print(json_format.dumps({"summary": summary}))
         return 0
     norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
@@ -56,9 +59,11 @@ def run(config: Attack) -> int:
             f"{1000 * (record.seconds or 0):.1f}",
         )  # fmt: skip
     Console().print(table)
+    ends = found.robust_error
+    error = "" if ends is None else f"robust error {ends[0]:.2%} to {ends[1]:.2%}, "
     print(
-        f"{found.falsified} of {found.points - found.misclassified} correctly classified points broken ({found.misclassified} "
-        f"misclassified), robust error at least {found.robust_error:.2%}, mean distance {found.mean_distance:.5f}, median "
+        f"{found.falsified} of {found.points - found.misclassified} correctly classified points falsified "
+        f"({found.misclassified} misclassified), {error}mean distance {found.mean_distance:.5f}, median "
         f"{found.median_distance:.5f}, {found.seconds:.1f} s"
     )
     print(f"records: {plain.records}")

@@ -94,7 +94,7 @@ def run(config: Certify) -> int:
     if len(found.records) < found.points:
         counts += f", {found.points - len(found.records)} not reached in {plain.run_timeout:g} s"
     print(
-        f"robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points ({counts}), "
+        f"robust error {found.robust_error[0]:.2%} to {found.robust_error[1]:.2%} of {found.points} points ({counts}), "
         f"{found.seconds:.1f} s"
     )
     print("decided by: " + ", ".join(f"{stage} {count / found.points:.1%}" for stage, count in found.by.items()))

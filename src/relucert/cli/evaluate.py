@@ -43,8 +43,8 @@ def run(config: Evaluate) -> int:
         table.add_column(heading, justify="right" if heading not in ("attack",) else "left")
     norm = "l_inf" if result.p == float("inf") else f"l_{result.p:g}"
     table.add_row(
-        f"{result.test_error:.2%}", f"{result.robust_error:.2%}", str(result.points), norm, f"{result.eps:.4g}",
-        result.attack, f"{result.seconds:.1f}",
+        f"{result.test_error:.2%}", f"{result.robust_error[0]:.2%} to {result.robust_error[1]:.2%}", str(result.points), norm,
+        f"{result.eps:.4g}", result.attack, f"{result.seconds:.1f}",
     )  # fmt: skip
     Console().print(table)
     if result.regions is not None:

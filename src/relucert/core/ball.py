@@ -286,7 +286,7 @@ class Ball:
         """One eps for each example, in float64."""
         if self.scale is not None:
             raise InvalidInput(
-                f"ball must have no scale here, got {self!r}: certify, attack, output_range and radius take a scale"
+                f"ball must have no scale here, got {self!r}: certify, attack, bounds and others take a scale"
             )
         if not isinstance(self.eps, Tensor):
             return torch.full((len(x),), self.eps, dtype=torch.float64, device=x.device)

@@ -76,6 +76,10 @@ class MissingExtra(RelucertError, ImportError):
     """A package that only an extra installs is missing; the message names the extra."""
 
 
+class OutOfTime(Exception):
+    """The deadline of a computation has passed (`networks/traversal.py`): for verifiers, whose answer is UNKNOWN."""
+
+
 class Interrupted(KeyboardInterrupt, Generic[Result]):
     """A call was interrupted (Ctrl-C); `result` is its answer with what was decided by then.
 

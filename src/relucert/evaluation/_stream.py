@@ -8,53 +8,58 @@ pieces as one that was not. What the store has already is not evaluated again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from relucert.core.errors import InvalidInput, RunError
+from relucert.core.errors import InvalidInput
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
-from relucert.evaluation._inspection import inspect
 from relucert.evaluation.config import PointsConfig
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
+from relucert.records.question import Facts, Question, save
 from relucert.records.record import Record, content_digest
 from relucert.records.store import RecordStore
+from relucert.verification.inspection import inspect
 
-#: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
-AS_EXECUTED = " as executed"
-#: The fields of a record; one named "arrays" is a dictionary of arrays for the sidecar.
-Facts = Mapping[str, Any]
 #: `solve(x, y, piece)` yields the position in x and the facts of every point, each as soon as it is known.
 Solve = Callable[[Tensor, Tensor, int], Iterator[tuple[int, Facts]]]
 Config = TypeVar("Config", bound=PointsConfig)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is evaluated at every point: the key fields of its records but the index.
+class Points(NamedTuple):
+    """A network and all points that it is evaluated at, with the name of the data and the range of inputs."""
 
-    `contents` has the digest of input and label of every point: the name of a data set does not say what is in it.
-    """
-
-    model: str
+    net: Network
+    x: Tensor
+    y: Tensor
     data: str
-    split: str
-    ball: dict[str, Any]
-    method: str
-    contents: Sequence[str]
+    box: tuple[float, float] | None
 
-    def record(self, index: int, **facts: Any) -> Record:
-        """The record of one point."""
-        return Record(
-            model=self.model, data=self.data, split=self.split, index=index, ball=self.ball, method=self.method,
-            content=self.contents[index], **facts,
-        )  # fmt: skip
+    @classmethod
+    def of(cls, config: PointsConfig) -> Points:
+        """The network and the test points of a configuration."""
+        data, net = dataset(config.data, input_shape=config.input_shape), load(config.model)
+        _check_fit(net, data)
+        if config.mean is not None or config.std is not None:
+            net = _normalised(net, config)
+        return cls(net, data.x_test, data.y_test, data.name, data.box)
+
+
+def _normalised(net: Network, config: PointsConfig) -> Network:
+    """The network behind a normalisation of its inputs; one that has a normalisation of its own is refused."""
+    if net.mean is not None or net.std is not None:
+        raise InvalidInput(
+            f"mean and std must be left out for {config.model}, whose network normalises its inputs itself"
+        )
+    mean, std = (
+        None if values is None else values[0] if len(values) == 1 else values for values in (config.mean, config.std)
+    )
+    return Network(net.module, net.input_shape, mean, std).eval()
 
 
 class Task(Generic[Config]):
@@ -65,12 +70,11 @@ class Task(Generic[Config]):
 
     question: Question
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, points: Points | None = None):
         self.config = config
-        self.data = dataset(config.data, input_shape=config.input_shape)
-        self.net = load(config.model)
-        _check_fit(self.net, self.data)
-        x, self.y = self.data.x_test[: config.points], self.data.y_test[: config.points]
+        self.points = Points.of(config) if points is None else points
+        self.net, x, self.y, self.box = self.points.net, self.points.x, self.points.y, self.points.box
+        x, self.y = x[: config.points], self.y[: config.points]
         self.x = x.to(self.net.dtype)
         self.contents = [content_digest(*pair) for pair in zip(x.numpy(), self.y.tolist(), strict=True)]
 
@@ -90,7 +94,7 @@ class Task(Generic[Config]):
 
     def _ask(self, ball: dict[str, Any], method: str) -> Question:
         """The question about all points, in a ball by a method."""
-        return Question(digest(self.net), self.data.name, "test", ball, method, self.contents)
+        return Question(digest(self.net), self.points.data, "test", ball, method, self.contents)
 
     def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
         """The position and the facts of every point of a piece, each as soon as it is known."""
@@ -120,14 +124,3 @@ def stream(
                 save(question, store, numbers[place], facts, known)
         for key in keys:
             yield store.record(key)
-
-
-def save(question: Question, store: RecordStore, index: int, facts: Facts, versions: dict[str, str]) -> Record:
-    """The record of a point with these facts, stored unless it was there."""
-    plain = {name: value for name, value in facts.items() if name not in ("arrays", "content")}
-    if facts.get("content", question.contents[index]) != question.contents[index]:
-        raise RunError(f"data {question.data!r} must not change while it is evaluated, got another point {index}")
-    record = question.record(index, versions=versions, **plain)
-    if record.key not in store:
-        store.append(record, facts.get("arrays"))
-    return store.record(record.key)

@@ -17,8 +17,9 @@ from relucert.attacks.problem import FIXED, MINIMAL, attack, minimal_attack
 from relucert.core.ball import Ball
 from relucert.core.methods import parse, spec
 from relucert.core.results import Adversarial
-from relucert.evaluation._stream import Facts, Task
+from relucert.evaluation._stream import Task
 from relucert.evaluation.config import AttackConfig
+from relucert.records.question import Facts
 from relucert.records.record import Record, Verdict, ball_fields
 
 
@@ -26,14 +27,16 @@ from relucert.records.record import Record, Verdict, ball_fields
 class Attacked:
     """The records of all points, and their summary; distances are those of correctly classified points with a counterexample.
 
-    `falsified` counts these points ("broken" in JSON); `robust_error` is the share of misclassified and falsified points.
+    `falsified` counts these points. `robust_error` has both ends of the robust error at the radius of the attack: the share of
+    misclassified and falsified points, and 1, since an attack proves nothing; None for the smallest perturbations, which have
+    no radius.
     """
 
     records: list[Record]
     points: int
     misclassified: int
     falsified: int
-    robust_error: float
+    robust_error: tuple[float, float] | None
     mean_distance: float
     median_distance: float
     seconds: float
@@ -42,6 +45,7 @@ class Attacked:
     def of(cls, records: list[Record]) -> Attacked:
         """The summary of records."""
         wrong = sum(record.verdict == Verdict.MISCLASSIFIED for record in records)
+        fixed = all(math.isfinite(float(record.ball["eps"])) for record in records)
         distances = [
             record.upper for record in records if record.verdict == Verdict.VULNERABLE and record.upper is not None
         ]
@@ -50,7 +54,7 @@ class Attacked:
             points=len(records),
             misclassified=wrong,
             falsified=len(distances),
-            robust_error=(wrong + len(distances)) / len(records),
+            robust_error=((wrong + len(distances)) / len(records), 1.0) if fixed else None,
             mean_distance=statistics.fmean(distances) if distances else math.nan,
             median_distance=statistics.median(distances) if distances else math.nan,
             seconds=sum(record.seconds or 0.0 for record in records),
@@ -58,8 +62,7 @@ class Attacked:
 
     def summary(self) -> dict[str, Any]:
         """The summary without the records, as JSON."""
-        names = {field.name: field.name for field in fields(self) if field.name != "records"} | {"falsified": "broken"}
-        return {shown: getattr(self, name) for name, shown in names.items()}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "records"}
 
 
 class AttackTask(Task[AttackConfig]):
@@ -69,7 +72,7 @@ class AttackTask(Task[AttackConfig]):
         self.fixed = config.eps is not None
         self.method = parse(config.attack, FIXED) if self.fixed else parse(config.attack, MINIMAL)
         super().__init__(config)
-        self.box = self.data.box if config.box else None
+        self.box = self.box if config.box else None
         self.eps = math.inf if config.eps is None else config.eps
         labelled = "" if config.labels else ", about the predicted class"
         # Within a radius the question is that of `relucert evaluate`, and so are its records.

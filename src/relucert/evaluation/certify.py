@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from relucert.core.ball import Ball
-from relucert.core.methods import spec
 from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
 from relucert.core.versions import versions
-from relucert.evaluation._stream import AS_EXECUTED, Facts, Task, save
+from relucert.evaluation._stream import Task
 from relucert.evaluation.config import CertifyConfig
+from relucert.records.question import Facts, save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
-from relucert.verification.registry import find
-from relucert.verification.verifier import CLOCK, Budget, Query, batches
+from relucert.verification.recorded import AS_EXECUTED, certify_text, facts_of
+from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
+from relucert.verification.verifier import CLOCK, Query, batches
 from relucert.verification.workers import answers
 
 
@@ -51,14 +52,12 @@ class Verdicts:
         return cls(found, points, counts, dict(by.most_common()), sum(record.seconds or 0.0 for record in found))
 
     @property
-    def robust_error(self) -> float:
-        """The share of points that are misclassified or not certified, an upper bound of the robust error."""
-        return 1 - self.counts["robust"] / self.points
-
-    @property
-    def broken_error(self) -> float:
-        """The share of points that are misclassified or have a witness, a lower bound of the robust error."""
-        return (self.counts["misclassified"] + self.counts["vulnerable"]) / self.points
+    def robust_error(self) -> tuple[float, float]:
+        """Both ends of the robust error: the share of points that are misclassified or have a counterexample, and the share
+        that are misclassified or not proved.
+        """
+        lower = (self.counts["misclassified"] + self.counts["vulnerable"]) / self.points
+        return lower, 1 - self.counts["robust"] / self.points
 
     @property
     def executed(self) -> int:
@@ -67,9 +66,14 @@ class Verdicts:
 
     def summary(self) -> dict[str, Any]:
         """The summary without the records, as JSON."""
-        ends = {"robust_error": self.robust_error, "broken_error": self.broken_error}
         reached = {"points": self.points, "reached": len(self.records)}
+        ends = {"robust_error": list(self.robust_error)}
         return {**self.counts, "executed": self.executed, **ends, **reached, "by": self.by, "seconds": self.seconds}
+
+    def figures(self) -> dict[str, Any]:
+        """The summary as the files of `results/` keep it: the ends of the robust error under two names."""
+        lower, upper = self.robust_error
+        return self.summary() | {"robust_error": upper, "broken_error": lower}
 
 
 class CertifyTask(Task[CertifyConfig]):
@@ -80,16 +84,14 @@ class CertifyTask(Task[CertifyConfig]):
     """
 
     def __init__(self, config: CertifyConfig):
-        method, entry = find(config.method)
+        self.method, entry = find(config.method)
         super().__init__(config)
-        self.verifier = entry.verifier(method)
-        box = self.data.box if config.box else None
+        self.verifier = entry.verifier(self.method)
+        box = self.box if config.box else None
         self.ball = Ball(config.norm, config.radius, box)
         self.question = self._ask(
             ball_fields(config.norm, config.radius, box),
-            f"certify by {spec(method)}"
-            + (AS_EXECUTED if config.arithmetic == "executed" else "")
-            + ("" if config.timeout is None else f" in {config.timeout:g} s"),
+            certify_text(self.method, config.arithmetic, config.timeout),
         )
 
     @torch.no_grad()
@@ -127,25 +129,11 @@ class CertifyTask(Task[CertifyConfig]):
         predicted = self.net.predict(x).tolist()
         strict = self.config.arithmetic == "executed"
         query = replace(Query.of(self.net, x, y, self.ball, batch=self.config.batch), strict=strict)
-        budget = Budget(math.inf if self.config.timeout is None else self.config.timeout, deadline)
+        budget = budget_of(self.method, self.config.timeout, VERDICT_SECONDS, deadline)
         for found in decide(query, self.verifier, budget, self.config.batch):
-            facts: dict[str, Any] = {
-                "content": self.contents[int(indices[found.index])],  # workers read the data themselves
-                "label": int(y[found.index]),
-                "prediction": predicted[found.index],
-                "verdict": found.verdict,
-                "margin": found.margin,
-                "executed": found.executed,
-                "rounding": None if math.isnan(found.rounding) else found.rounding,
-                "arithmetic": found.arithmetic or None,
-                "by": found.by,
-                "reason": str(found.reason) or None,
-                "claim": found.claim or None,
-                "seconds": found.seconds,
-            }
-            if found.witness is not None:
-                facts["arrays"] = {"witness": found.witness.numpy()}
-            yield int(indices[found.index]), facts
+            index = int(indices[found.index])
+            facts = facts_of(found, int(y[found.index]), predicted[found.index])
+            yield index, facts | {"content": self.contents[index]}  # workers read the data themselves
 
 
 def verdicts(config: CertifyConfig) -> Verdicts:

@@ -40,6 +40,10 @@ class PointsConfig:
     """The norm of the perturbations: a number >= 1, or inf; by default that of the run, else inf."""
     input_shape: tuple[int, ...] | None = None
     """The shape to which your own images are converted: channels, height, width; by default that of the files."""
+    mean: tuple[float, ...] | None = None
+    """What the network expects to be subtracted from inputs, one number or one for each channel; by default nothing."""
+    std: tuple[float, ...] | None = None
+    """What the network expects inputs to be divided by after that, one number or one for each channel; by default nothing."""
     points: int | None = 100
     """How many test points, from the first; None for all."""
     batch: int = 100
@@ -66,6 +70,8 @@ class PointsConfig:
             ("p", self.norm >= 1, "be a number >= 1 or inf"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("batch", self.batch >= 1, "be at least 1"),
+            ("mean", self.mean is None or _finite(self.mean), "be numbers"),
+            ("std", self.std is None or (_finite(self.std) and min(self.std) > 0), "be positive numbers"),
         ]
 
     @property
@@ -145,14 +151,14 @@ class EvaluateConfig(JudgedConfig):
 class RadiusConfig(PointsConfig):
     """Proved radii of a network's decisions on a data set's test points."""
 
-    method: str = "region(regions=5)"
-    """The method, with parameters if wanted."""
-    attack: str | None = "fab(steps=20, targets=3)"
-    """The attack whose points bound radii from above, besides the method's own: best, cw, ddn, fab, region; or none."""
+    method: str = "auto"
+    """The method, with parameters if wanted; auto: what proves most for its cost, and the attack best."""
+    attack: str | None = None
+    """An attack whose points bound radii from above, besides the method's own: best, cw, ddn, fab, region; or none."""
     tol: float = 0.01
     """The relative width to which bab and auto narrow intervals."""
     timeout: float | None = None
-    """Seconds that a point may cost region, bab and auto, its share of its batch's. None: no limit."""
+    """Seconds that a point may cost, its share of its batch's. None: 5 for auto, and no limit for other methods."""
     box: bool = True
     """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
     labels: bool = True
@@ -177,7 +183,8 @@ class CertifyConfig(JudgedConfig):
     """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, moments, bab, mip;
     auto: one after the other, until every point is decided."""
     timeout: float | None = None
-    """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: no limit."""
+    """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: 60 for auto, and no
+    limit for other methods."""
     run_timeout: float | None = None
     """Seconds for all points together; what is undecided by then has no record, and the next run goes on there. None: no
     limit."""
@@ -255,6 +262,10 @@ def _balls(union: str, data: str) -> list[tuple[float, float]]:
     if not all(p >= 1 and 0 <= eps < math.inf for p, eps in found) or len(set(found)) < len(found):
         raise InvalidInput(rule)
     return found
+
+
+def _finite(values: tuple[float, ...]) -> bool:
+    return len(values) > 0 and all(math.isfinite(value) for value in values)
 
 
 def _radius_rule(eps: float | None) -> tuple[str, bool, str]:

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from relucert.attacks.problem import MINIMAL
 from relucert.core.methods import parse, spec
-from relucert.evaluation._stream import AS_EXECUTED, Facts, Task
+from relucert.evaluation._stream import Points, Task
 from relucert.evaluation.config import RadiusConfig
+from relucert.records.question import Facts
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.verification.radius import intervals
+from relucert.verification.recorded import AS_EXECUTED
 from relucert.verification.registry import find
 
 
@@ -38,8 +40,9 @@ class Radii:
         """The summary of records of a network in `dtype`, on which the tolerance of `exact` depends."""
         tolerance = 1e-4 if dtype == torch.float32 else 1e-6
         ends = [(record.lower or 0.0, math.inf if record.upper is None else record.upper) for record in records]
-        exact = [upper <= lower * (1 + tolerance) for lower, upper in ends]
         right = [i for i, record in enumerate(records) if record.verdict != Verdict.MISCLASSIFIED]
+        # A wrong decision has no distance to be exact about.
+        exact = [i in set(right) and upper <= lower * (1 + tolerance) for i, (lower, upper) in enumerate(ends)]
         lowers = [ends[i][0] for i in right if math.isfinite(ends[i][0])]
         uppers = [ends[i][1] for i in right if math.isfinite(ends[i][1])]
         return cls(
@@ -61,10 +64,10 @@ class Radii:
 class RadiusTask(Task[RadiusConfig]):
     """Radii of the test points of a data set."""
 
-    def __init__(self, config: RadiusConfig):
+    def __init__(self, config: RadiusConfig, points: Points | None = None):
         self.method, _ = find(config.method)
-        super().__init__(config)
-        self.box = self.data.box if config.box else None
+        super().__init__(config, points)
+        self.box = self.box if config.box else None
         self.attack = None if config.attack in (None, "none") else parse(config.attack, MINIMAL)
         beside = "" if self.attack is None else f" and {spec(self.attack)}"
         if self.method.name in ("bab", "auto"):
@@ -99,9 +102,9 @@ class RadiusTask(Task[RadiusConfig]):
             yield i, facts
 
 
-def radii(config: RadiusConfig) -> Radii:
+def radii(config: RadiusConfig, points: Points | None = None) -> Radii:
     """Find the radii of test points as the configuration says."""
-    task = RadiusTask(config)
+    task = RadiusTask(config, points)
     with closing(task.records()) as records:
         return Radii.of(list(records), task.net.dtype)
 

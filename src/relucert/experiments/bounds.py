@@ -99,7 +99,7 @@ def proved(p: float, method: str, box: bool, folder: Path) -> dict[str, Any]:
     records = RUNS / "records" / "bounds-universal.jsonl"
     records.parent.mkdir(parents=True, exist_ok=True)
     config = CertifyConfig(model=model, data="mnist", p=p, eps=RADII[p], method=method, box=box, out=records)
-    return verdicts(config).summary()
+    return verdicts(config).figures()
 
 
 def page(found: dict[str, Any]) -> str:

@@ -117,7 +117,7 @@ def decided(name: str, folder: Path) -> Verdicts:
             print(f"\r{name}: {len(reached)} of {len(task)}", end="", file=sys.stderr, flush=True)
     found = Verdicts.of(reached, len(task))
     open_ = [record.index for record in found.records if record.verdict == "unknown"]
-    summary = {**found.summary(), "undecided": open_, "stages": stages(found.records)}
+    summary = {**found.figures(), "undecided": open_, "stages": stages(found.records)}
     if not case.own:
         summary["verdicts"] = verdicts(found.records)
     if case.own and open_:
@@ -129,7 +129,7 @@ def decided(name: str, folder: Path) -> Verdicts:
         falsified = [record.index for record in found.records if record.verdict in ("vulnerable", "misclassified")]
         write_atomically(RESULTS / f"{name}-points.json", json.dumps({"proved": proved, "broken": falsified}) + "\n")
     print(
-        f"\r{name}: robust error {found.broken_error:.2%} to {found.robust_error:.2%} of {found.points} points, "
+        f"\r{name}: robust error {found.robust_error[0]:.2%} to {found.robust_error[1]:.2%} of {found.points} points, "
         f"{len(open_)} undecided, {found.seconds:.0f} s"
     )
     return found

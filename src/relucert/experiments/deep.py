@@ -65,7 +65,7 @@ def decided(config: TrainConfig, eps: float) -> dict[str, Any]:
             out=records,
         )
     )  # fmt: skip
-    return found.summary()
+    return found.figures()
 
 
 @torch.no_grad()

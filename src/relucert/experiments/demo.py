@@ -58,7 +58,7 @@ def demo(folder: Path) -> None:
             proved = verdicts(
                 CertifyConfig(model=config.folder, data=config.data, p=one.p, points=None, method="crown")
             )
-            shares.append((one.robust_error, 1 - proved.robust_error))
+            shares.append((one.robust_error[0], 1 - proved.robust_error[1]))
         last = config.scheme in ("plain", "mmr+at")
         rows.append(DemoRow(name=name, test_error=found[0].test_error, shares=tuple(shares), last=last))
     console.print(table(("l_inf 0.1", "l_2 0.3"), rows))

@@ -128,11 +128,11 @@ def figures(name: str, config: TrainConfig) -> dict[str, Any]:
                     model=config.folder, data=config.data, p=p, points=POINTS, method="crown", out=_records(config)
                 )
             )
-            known[key] = found.to_json() | {"crown": proved.summary()}
+            known[key] = found.to_json() | {"robust_error": found.robust_error[0], "crown": proved.figures()}
             write_atomically(file, json.dumps(known, indent=2) + "\n")
             print(
-                f"{name} l_{p:g}: test error {found.test_error:.2%}, PGD error {found.robust_error:.2%}, CROWN error "
-                f"{proved.robust_error:.2%}",
+                f"{name} l_{p:g}: test error {found.test_error:.2%}, PGD error {found.robust_error[0]:.2%}, CROWN error "
+                f"{proved.robust_error[1]:.2%}",
                 flush=True,
             )
     return known
@@ -153,7 +153,7 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
             )
         )  # fmt: skip
         proved |= {record.index for record in found.records if record.verdict == "robust"}
-        steps[method] = found.summary()
+        steps[method] = found.figures()
         print(
             f"{name} l_{p:g}: {method} proves {found.counts['robust']} of {points}, {found.seconds:.0f} s", flush=True
         )
@@ -169,7 +169,7 @@ def ladder(name: str, config: TrainConfig, known: dict[str, Any]) -> None:
         )
     )
     steps["together"] = {"robust": len(proved), "points": points}
-    steps["limit"] = {"robust": round((1 - falsified.robust_error) * points), "points": points}
+    steps["limit"] = {"robust": round((1 - falsified.robust_error[0]) * points), "points": points}
     write_atomically(config.folder / FIGURES, json.dumps(known, indent=2) + "\n")
 
 

@@ -20,7 +20,7 @@ from relucert.core.ball import PIXELS
 from relucert.core.errors import InvalidInput, UnsupportedLayer, WrongMode
 from relucert.networks.build.tracing import MODAL, logits_of, mode_matters, trace, unwrapped
 from relucert.networks.nodes import ReLU, Source, Switching
-from relucert.networks.traversal import Graph, Node
+from relucert.networks.traversal import Graph, Node, look
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -131,6 +131,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits `(batch, classes)` of inputs in pixels, by the module itself."""
+        look()
         if self.mean is not None:
             x = x - self.mean
         if self.std is not None:

@@ -81,6 +81,13 @@ class ScaledQuestion:
         assert self.given.scale is not None
         return (self.given.scale == 0).to(self.centre.device).expand(self.centre.shape)
 
+    def restrict(self, index: Int[Tensor, " n"]) -> ScaledQuestion:
+        """The question about some of the inputs, by their positions."""
+        return replace(
+            self, x=self.x[index], ball=self.ball.restrict(index), centre=self.centre[index],
+            given=self.given.restrict(index), shift=self.shift[index],
+        )  # fmt: skip
+
     def lengths(self, points: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
         """||(z - x) / scale||_p, rounded up; infinite where a fixed entry moved."""
         away = apart_up(points.double(), self.centre.double())

@@ -7,23 +7,52 @@ this module alone. A rule that lacks a kind refuses it by name.
 
 Forward rules are evaluation, affine maps of a fixed pattern, intervals, rounding errors, Lipschitz constants; backward rules
 are the adjoint and the propagation of linear bounds. A value may be anything: a tensor, an interval, a pair, a matrix.
+
+Nearly all that takes time goes through here, so here is the clock, too: inside `ending(deadline)` propagation ends with
+`OutOfTime` at the first node after the deadline.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
 
-from relucert.core.errors import UnsupportedLayer
+from relucert.core.errors import OutOfTime, UnsupportedLayer
 from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Shape, Switching
 
 Value = TypeVar("Value")
 Op = TypeVar("Op", bound=Affine | Switching | None, covariant=True)
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+
+
+@contextmanager
+def ending(deadline: float) -> Iterator[None]:
+    """What runs inside raises `OutOfTime` soon after `deadline`, a time of `time.monotonic`; an earlier one around it counts.
+
+    >>> with ending(time.monotonic() + 60):
+    ...     look()
+    """
+    token = _deadline.set(min(deadline, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def look() -> None:
+    """Raise `OutOfTime` if the deadline has passed: to be called wherever a computation may take long."""
+    deadline = _deadline.get()
+    if deadline < math.inf and time.monotonic() >= deadline:
+        raise OutOfTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +213,7 @@ def propagate(
     del start  # so that what is dropped below is dropped altogether, if the caller does not hold it
     order, last_use = _plan(graph, live, kept)
     for index in order:
+        look()
         node = graph[index]
         if isinstance(node.op, Affine):
             live[index] = rule.affine(cast(Node[Affine], node), [live[source] for source in node.inputs])
@@ -206,6 +236,7 @@ def propagate_back(graph: Graph, rule: BackwardRule[Value], node: int, start: Va
     del start
     for index in range(node, 0, -1):
         if index in waiting:
+            look()
             for source, value in _values_back(rule, graph[index], waiting.pop(index)):
                 waiting[source] = rule.add(waiting[source], value) if source in waiting else value
     return waiting.get(0)

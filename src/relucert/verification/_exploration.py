@@ -15,11 +15,15 @@ from functools import partial
 
 import torch
 
+from relucert.core.errors import OutOfTime
+from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Known
+from relucert.networks.traversal import ending
 from relucert.verification._incomplete import BATCH, RegionTheorem
+from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._search import RadiusSearch
-from relucert.verification.verifier import Budget, Intervals, Query
+from relucert.verification.verifier import Budget, Query
 
 
 @dataclass(frozen=True)
@@ -42,5 +46,11 @@ class Exploration(RegionTheorem):
         spent = (time.monotonic() - began) / len(part)
         left = min(seconds - spent, budget.left / len(part))
         known = Known(radius=certified, seconds=max(0.0, left))
-        found = self.method.radius(part.net, part.x, part.y, part.p, part.sides, known)
+        try:
+            with ending(time.monotonic() + max(0.0, left) * len(part)):
+                found = self.method.radius(part.net, part.x, part.y, part.p, part.sides, known)
+        except OutOfTime:
+            found = unknown(part.x, spec(self.method))
+            found = found if certified is None else replace(found, lower=certified)
+            spent = (time.monotonic() - began) / len(part)
         return replace(found, seconds=found.seconds + spent)

@@ -34,7 +34,9 @@ from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Known, Region
 from relucert.networks.network import Network
-from relucert.verification.verifier import Budget, Decision, Intervals, Outcome, Query
+from relucert.networks.traversal import ending
+from relucert.verification._intervals import Intervals
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
 
@@ -153,6 +155,14 @@ class Attack(_Named):
     @torch.no_grad()
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """VULNERABLE where the attack finds a witness; the property must be "the class stays y"."""
+        steps = getattr(self.method, "steps", 1) * getattr(self.method, "restarts", 1)
+        for start, part, deadline in pieces(query, budget, 6 * steps):
+            with ending(deadline):
+                found = self._attacked(part)
+            for decision in found.decisions(range(len(part)), spec(self.method), query.x.dtype):
+                yield replace(decision, index=start + decision.index)
+
+    def _attacked(self, query: Query) -> Outcome:
         started, found = time.monotonic(), Outcome.nothing(query.x)
         generator = torch.Generator(device=query.x.device).manual_seed(self.method.seed)
         result = self.method.attack(query.net, query.x, query.y.long(), query.ball, generator)
@@ -160,7 +170,7 @@ class Attack(_Named):
         moved = (result.x != query.x).flatten(1).any(1)
         found.falsified, found.witness = result.success & moved, result.x
         found.seconds += (time.monotonic() - started) / len(query)
-        yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
+        return found
 
 
 @dataclass(frozen=True)
@@ -175,11 +185,16 @@ class Bound(_Named):
 
         A method that can stop early has the seconds that the inputs have left together.
         """
-        method = self.method
-        if isinstance(method, Alpha):
-            left = min(float(budget.each(len(query)).sum()), budget.left)
-            method = replace(method, seconds=max(0.0, min(method.seconds, left)))
-        return bounded(query, method, spec(self.method), alone=self.alone)
+        method, each = self.method, budget.each(len(query))
+        # A backward pass for every unit costs as much as some passes forward.
+        for start, part, deadline in pieces(query, budget, 4 * query.net.hidden_units):
+            if isinstance(self.method, Alpha):
+                left = min(float(each[start : start + len(part)].sum()), budget.left)
+                method = replace(self.method, seconds=max(0.0, min(self.method.seconds, left)))
+            with ending(deadline):
+                found = bounded(part, method, alone=self.alone)
+            for decision in found.decisions(range(len(part)), spec(self.method), query.x.dtype):
+                yield replace(decision, index=start + decision.index)
 
 
 @dataclass(frozen=True)
@@ -198,26 +213,53 @@ class TimedBound(_Named):
         each, start = budget.each(len(query)), 0
         for part in query.split(self.chunk):
             left = min(self.method.seconds, float(each[start : start + len(part)].sum()), budget.left)
-            if budget.over:
-                found = Outcome.nothing(part.x).decisions(range(len(part)), spec(self.method), part.x.dtype)
-            else:
-                method = replace(self.method, seconds=max(0.0, left))
-                found = bounded(part, method, spec(self.method), alone=self.alone)
-            for decision in found:
+            method = replace(self.method, seconds=max(0.0, left))
+            found = Outcome.nothing(part.x) if budget.over else bounded(part, method, alone=self.alone)
+            for decision in found.decisions(range(len(part)), spec(self.method), part.x.dtype):
                 yield replace(decision, index=start + decision.index)
             start += len(part)
 
 
+def pieces(query: Query, budget: Budget, passes: int) -> Iterator[tuple[int, Query, float]]:
+    """The query as a whole, or in pieces where the deadline may pass first, so that what is found out of a piece is kept.
+
+    An input costs about `passes` passes forward, at most. Pieces begin with one input; each has at most twice as many as the
+    one before, as many as take half of the time that is left at the same pace. With each comes the number of inputs before it,
+    and a deadline of its own: a piece that takes more than half of that time, and more than its inputs may cost,
+    is given up, and so are all after it, so that other verifiers have the rest.
+    """
+    if math.isinf(budget.deadline) or _pass_seconds(query) * passes * len(query) < budget.left:
+        yield 0, query, budget.deadline
+        return
+    start, size, each = 0, 1, budget.each(len(query))
+    while start < len(query):
+        part = query.restrict(torch.arange(start, min(start + size, len(query)), device=query.x.device))
+        began, own = time.monotonic(), float(each[start : start + size].clamp(min=0).sum())
+        yield start, part, began + max(own, (budget.deadline - began) / 2)
+        pace = (time.monotonic() - began) / len(part)
+        start, size = start + len(part), 2 * size
+        while size > 1 and 2 * size * pace > budget.left:
+            size //= 2
+
+
+def _pass_seconds(query: Query) -> float:
+    """The seconds of a pass forward with one input, from a few."""
+    few, began = query.x[:8], time.monotonic()
+    with torch.no_grad():
+        query.net(few)
+    return (time.monotonic() - began) / len(few)
+
+
 @torch.no_grad()
-def bounded(query: Query, method: Bounding, name: str, *, alone: bool = True) -> Iterator[Decision]:
-    """The decisions of a bounding method under a name."""
+def bounded(query: Query, method: Bounding, *, alone: bool = True) -> Outcome:
+    """What a bounding method proves."""
     started, found = time.monotonic(), Outcome.nothing(query.x)
     margins = proved_margins(query, method, alone=alone)
     rows = torch.stack([margins.real, margins.executed], -1)
     found.prove(query.proves(rows).all(1), rows, margins.computed)
     _explain(found)
     found.seconds += (time.monotonic() - started) / len(query)
-    yield from found.decisions(range(len(query)), name, query.x.dtype)
+    return found
 
 
 def _explain(found: Outcome) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,14 +22,17 @@ from torch import Tensor
 
 from relucert.bounding.methods.crown import CROWN
 from relucert.core.ball import Ball
+from relucert.core.errors import OutOfTime
 from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval, Verdict, meets
 from relucert.core.rounding import cast_up, length_up
+from relucert.networks.traversal import ending
 from relucert.verification._incomplete import BATCH
+from relucert.verification._intervals import Intervals
 from relucert.verification._search import RadiusSearch
 from relucert.verification._upper import ROUNDING, attacked, refuse_contradictions
 from relucert.verification.bab.bab import BaB
-from relucert.verification.verifier import Budget, Intervals, Query, SavedSubproblems, Verifier
+from relucert.verification.verifier import Budget, Query, SavedSubproblems, Verifier, in_time
 
 ROUNDS = 60
 SHARE = 0.5  # of the time that an input has left, for one radius
@@ -44,24 +48,25 @@ class RadiusNarrowing:
         """The interval of every input, to a relative width of `tol` or until its seconds are spent."""
         for index in torch.arange(len(query)).split(BATCH):
             part = query.restrict(index.to(query.x.device))
-            started = time.monotonic()
-            first = Intervals.joined(RadiusSearch(CROWN()).intervals(part, budget, tol))
-            first = attacked(part, first, "best")
+            started, deadline = time.monotonic(), budget.until(len(part))
+            first = RadiusSearch(CROWN()).searched(part, deadline)
+            with suppress(OutOfTime), ending(deadline):
+                first = attacked(part, first, "best")
             spent = torch.full_like(first.lower, (time.monotonic() - started) / len(part))
-            first = replace(first, seconds=spent)
-            limit = float(torch.as_tensor(budget.seconds).amin())
-            for places, found in Narrowing(part, self.method, first, limit, tol).run():
+            first, own = replace(first, seconds=spent), Budget(budget.seconds, deadline)
+            for places, found in Narrowing(part, self.method, first, own, tol).run():
                 yield Intervals(index[places], found)
 
 
 class Narrowing:
     """The intervals of some inputs, beginning with `first`, and the smallest radii that could not be decided.
 
-    An input may cost `limit` seconds, those of `first` included.
+    An input may cost the seconds of the `budget`, those of `first` included.
     """
 
-    def __init__(self, query: Query, method: BaB, first: RadiusInterval, limit: float, tol: float):
-        self.query, self.method, self.limit, self.tol = query, method, limit, tol
+    def __init__(self, query: Query, method: BaB, first: RadiusInterval, budget: Budget, tol: float):
+        self.query, self.method, self.tol, self.deadline = query, method, tol, budget.deadline
+        self.limit = float(torch.as_tensor(budget.seconds).amin())
         self.lower, self.upper = first.lower.double(), first.upper.double()
         self.witness = torch.full_like(query.x, math.nan) if first.witness is None else first.witness.clone()
         self.arithmetic = list(first.arithmetic)
@@ -92,6 +97,7 @@ class Narrowing:
             top = torch.minimum(self.upper, self.blocked)
             wide = (top > self.lower * (1 + self.tol)) & top.isfinite()
             index = (self.open & wide & (self.seconds < self.limit)).nonzero()[:, 0]
+            index = index[:0] if time.monotonic() >= self.deadline else index
             ended = (~done).index_fill(0, index, False)
             if bool(ended.any()):
                 done |= ended
@@ -133,8 +139,9 @@ class Narrowing:
         usable = (radii <= self.saved_at[index]).tolist()
         saved = {place: self.saved[i] for place, i in enumerate(numbers) if i in self.saved and usable[place]}
         question = replace(part, ball=Ball(part.p, radii, part.sides), saved=saved)
-        budget = Budget((SHARE * (self.limit - self.seconds[index])).clamp(min=0.1))
-        for found in verifier.decide(question, budget):
+        seconds = (SHARE * (self.limit - self.seconds[index])).clamp(min=0.1)
+        budget = Budget(seconds, Budget(seconds, self.deadline).until(len(index)))
+        for found in in_time(verifier, question, budget):
             i, radius = numbers[found.index], radii[found.index]
             self.seconds[i] += found.seconds
             if found.saved is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
-from relucert.core.results import Certificate, RadiusInterval, Verdict, meets
+from relucert.core.results import RadiusInterval, Verdict, meets
 from relucert.core.rounding import rounded_down
 from relucert.core.verdict import Reason
 from relucert.networks.scaled import ScaledQuestion
+from relucert.verification.verifier import Decision
 
 
 def refuse_executed(arithmetic: str) -> None:
@@ -39,7 +43,7 @@ def scaled_interval(question: ScaledQuestion, found: RadiusInterval, y: Tensor) 
     return RadiusInterval(
         lower,
         reached.distance,
-        exact | wrong,
+        exact & ~wrong,
         shown if bool(reached.success.any()) else None,
         found.seconds.to(x.dtype),
         found.method,
@@ -47,30 +51,23 @@ def scaled_interval(question: ScaledQuestion, found: RadiusInterval, y: Tensor) 
 
 
 @torch.no_grad()
-def certificate(question: ScaledQuestion, found: Certificate, prop: Property, holds: Tensor) -> Certificate:
-    """The certificate of the original network: `holds` says at which inputs it has the property.
+def scaled_decision(question: ScaledQuestion, found: Decision, prop: Property, holds: bool) -> Decision:
+    """The decision about an input of the original network, at which it has the property or not (`holds`).
 
-    Proofs hold in real arithmetic. Counterexamples are run through the original network, and count if they lie in the
-    original ball.
+    Proofs hold in real arithmetic. A counterexample is run through the original network, and counts if it lies in the original
+    ball.
     """
-    verdicts, reasons = list(found.verdict), list(found.reason)
-    witness, falsified, back = None, torch.zeros_like(holds), question.centre
-    if found.witness is not None:
-        points = torch.where(found.witness.isnan(), question.x, found.witness)
-        back, falsified = question.counterexamples(points, prop)
-        witness = torch.full_like(question.centre, torch.nan)
-    margin = found.margin.clone()
-    for i, verdict in enumerate(found.verdict):
-        if not bool(holds[i]):
-            verdicts[i] = Verdict.MISCLASSIFIED
-        elif verdict is Verdict.MISCLASSIFIED or (verdict is Verdict.VULNERABLE and not bool(falsified[i])):
-            verdicts[i], reasons[i] = Verdict.UNKNOWN, str(Reason.ROUNDING)
-        elif verdict is Verdict.VULNERABLE:
-            assert witness is not None
-            witness[i] = back[i]
-        if verdicts[i] in (Verdict.MISCLASSIFIED, Verdict.UNKNOWN) and verdicts[i] is not verdict:
-            margin[i] = -torch.inf
-    shown = witness if Verdict.VULNERABLE in verdicts else None
-    reasons = ["" if v is not Verdict.UNKNOWN else r for v, r in zip(verdicts, reasons, strict=True)]
-    claims = [c if v is Verdict.UNKNOWN else "" for v, c in zip(verdicts, found.claim, strict=True)]
-    return Certificate(verdicts, margin, shown, found.method, found.seconds.to(question.centre.dtype), reasons, claims)
+    found = replace(found, executed=-math.inf, row_margins=None, saved=None)
+    if not holds:
+        return Decision(found.index, Verdict.MISCLASSIFIED, -math.inf, "prediction", found.seconds)
+    if found.verdict is Verdict.VULNERABLE:
+        assert found.witness is not None
+        one = torch.tensor([found.index], device=question.x.device)
+        points, falsified = question.restrict(one).counterexamples(found.witness[None], prop.restrict(one))
+        if bool(falsified[0]):
+            return replace(found, witness=points[0])
+    elif found.verdict is not Verdict.MISCLASSIFIED:
+        return found
+    return replace(
+        found, verdict=Verdict.UNKNOWN, margin=-math.inf, computed=-math.inf, witness=None, reason=Reason.ROUNDING
+    )

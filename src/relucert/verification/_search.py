@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,14 +19,17 @@ from torch import Tensor
 
 from relucert.bounding.preactivations import Bounding
 from relucert.core.ball import Ball
+from relucert.core.errors import OutOfTime
 from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval, meets
 from relucert.core.rounding import cast_up
 from relucert.geometry.distances import distances
 from relucert.geometry.theorem import Region
+from relucert.networks.traversal import ending
 from relucert.verification._incomplete import BATCH, proved_margins
+from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._upper import refuse_contradictions
-from relucert.verification.verifier import Budget, Intervals, Query
+from relucert.verification.verifier import Budget, Query
 
 TOLERANCE = 0.01  # the search ends when a radius 1 % larger has failed
 ROUNDS = 40
@@ -41,14 +45,19 @@ class RadiusSearch:
 
     def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The interval of every input: `lower` by the bound, `upper` by the witness of the region theorem, if it has one."""
-        return Intervals.by_batches(query, BATCH, self._piece)
+        return Intervals.by_batches(query, BATCH, lambda part: self.searched(part, budget.until(len(part))))
 
     @torch.no_grad()
-    def _piece(self, query: Query) -> RadiusInterval:
+    def searched(self, query: Query, deadline: float) -> RadiusInterval:
+        """The intervals that are known at the deadline; `lower` is then the largest radius that was proved by then."""
         started, name, dtype = time.perf_counter(), [spec(self.method)] * len(query), query.x.dtype
-        first = theorem(query)
-        search = _Search(query, self.method)
-        searched = -cast_up(-search.run(), dtype)
+        try:
+            with ending(deadline):
+                first, search = theorem(query), _Search(query, self.method)
+        except OutOfTime:
+            seconds = torch.full_like(query.x.flatten(1)[:, 0], (time.perf_counter() - started) / len(query))
+            return replace(unknown(query.x, name[0]), seconds=seconds)
+        searched = -cast_up(-search.run(deadline), dtype)
         # The proved margins cover rounding in every dtype, so nothing explains a witness inside.
         refuse_contradictions(searched, first.upper, name)
         lower = torch.maximum(searched, first.lower)
@@ -81,8 +90,13 @@ class _Search:
         # A ball that reaches the farthest corner of the box holds all of it: a proof there holds for every radius.
         self.reach = query.reach()
 
-    def run(self) -> Float[Tensor, " batch"]:
-        """The largest proved radii."""
+    def run(self, deadline: float = math.inf) -> Float[Tensor, " batch"]:
+        """The largest radii that are proved by the deadline."""
+        with suppress(OutOfTime), ending(deadline):
+            self._search()
+        return self.proved
+
+    def _search(self) -> None:
         query = self.query
         self.guess = distances(query.double, query.wide, query.y, query.p).decision.clamp(min=2e-6, max=2e3)
         trial = torch.minimum(0.5 * self.guess, self.reach)
@@ -93,7 +107,6 @@ class _Search:
                 break
             self._evaluate(open_, trial[open_])
             trial = self._next()
-        return self.proved
 
     def _evaluate(self, index: Tensor, eps: Tensor) -> None:
         """Bound the margins of some inputs at one radius each."""

@@ -14,7 +14,9 @@ from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse
 from relucert.core.properties import Property
+from relucert.core.rounding import cast_up
 from relucert.networks.network import Network, as_network, outside_inference
+from relucert.networks.scaled import scaled
 from relucert.verification.registry import BOUNDING
 
 #: Methods whose intervals have a gradient.
@@ -33,6 +35,7 @@ def bounds(
 
     They are computed in the network's dtype and rounded outwards: they hold for the network in real arithmetic with the stored
     weights, and for the network as it runs in its dtype. Where nothing is known, as over an unbounded set, they are infinite.
+    A ball may have a scale; then they are computed in float64 and hold in real arithmetic alone.
     With `differentiable` they hold as well and have a gradient in the weights: that of the method, without what is charged for
     rounding. Methods are then ibp, kw and crown.
 
@@ -55,6 +58,11 @@ def bounds(
     ball = as_ball(ball, net.box)
     net.check(x)
     net.require_eval("bounds")
+    if ball.scale is not None:
+        if differentiable:
+            raise InvalidInput("differentiable must be False for a ball with a scale, got True")
+        question = scaled(net, x, ball)
+        return _of_original(net, bounds(question.net, question.x, question.ball, chosen), question.net)
     ball.check(x)
     with torch.set_grad_enabled(differentiable):  # with gradients, methods take no short cuts that have none
         # With the dtype that the network runs in, rounding is charged as it is for verdicts.
@@ -96,3 +104,13 @@ class _Replaced(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (known,) = ctx.saved_tensors
         return torch.where(known, gradients[0], torch.zeros_like(gradients[0])), None
+
+
+def _of_original(net: Network, found: UnitBounds, inner: Network) -> UnitBounds:
+    """The bounds of the units of a network from those of the network of scaled inputs, rounded outwards to its dtype."""
+
+    def rounded(within: Interval) -> Interval:
+        return Interval(-cast_up(-within.lower, net.dtype), cast_up(within.upper, net.dtype))
+
+    pairs = zip(net.switches, inner.switches, strict=True)
+    return UnitBounds({own.index: rounded(found.inputs[node.index]) for own, node in pairs}, rounded(found.logits))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -23,15 +24,17 @@ from torch import Tensor, nn
 from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, spec
+from relucert.core.progress import followed, wanted
 from relucert.core.results import Certificate, Verdict
 from relucert.core.rounding import require_full_precision
 from relucert.core.verdict import Reason
 from relucert.networks.network import as_network, one_thread, outside_inference, single_threaded
 from relucert.networks.scaled import scaled
-from relucert.verification._scaled import certificate, refuse_executed
+from relucert.verification._scaled import refuse_executed, scaled_decision
 from relucert.verification._union import decide_union
-from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches
+from relucert.verification.recorded import certify_text, question_of, recorded
+from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
 from relucert.verification.workers import FEW, answers
 
 
@@ -47,6 +50,8 @@ def certify(
     batch: int = 100,
     arithmetic: Literal["real", "executed"] = "real",
     workers: int | None = None,
+    records: str | Path | None = None,
+    progress: bool | None = None,
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
@@ -56,6 +61,13 @@ def certify(
     the network as executed in its dtype as well, and `arithmetic="executed"` asks for that. `workers` is the number of
     single-threaded processes that share the inputs, by default as many as are faster (`verification.workers`); verdicts do not
     depend on it. The ball may have a scale.
+
+    `timeout` None is 60 seconds for `auto` (`rc.Auto(seconds=...)`), and no limit for other methods. The inputs of a batch
+    share their seconds: what cheap methods have decided when these are over is kept, however short they are.
+
+    With `records`, a .jsonl file, every decision is stored as soon as it is made, as `relucert certify` stores it, and what
+    is there already is not done again: a call that was interrupted goes on. `progress`: whether a bar is shown on standard
+    error; by default after two seconds, if that is a terminal.
 
     Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
     has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
@@ -71,18 +83,23 @@ def certify(
     ['robust', 'robust', 'robust', 'robust', 'robust']
     """
     net = as_network(net, x)
-    if isinstance(ball, Ball) and ball.scale is not None:
-        refuse_executed(arithmetic)
-        net.check(x, y)
-        net.require_eval("a certificate")
-        given = as_ball(ball, net.box)
-        question = scaled(net, x, given)
-        answer = certify(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
-        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
-        return certificate(question, answer, query.prop, query.holds)
     found: dict[int, Decision] = {}
     try:
-        for decision in decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers):
+        if records is None:
+            made = decisions(net, x, y, ball, method, timeout, targets, batch, arithmetic, workers)
+        else:
+            if targets is not None:
+                raise InvalidInput("targets must be left out with records, which are about the class")
+            net.check(x, y)
+            given = as_ball(ball, net.box) if isinstance(ball, Ball) else ball
+            question = question_of(net, x, y, given, certify_text(find(method)[0], arithmetic, timeout))
+
+            def decide_missing(missing: Tensor) -> Iterator[Decision]:
+                some = missing.to(x.device)
+                return decisions(net, x[some], y[some], ball, method, timeout, None, batch, arithmetic, workers)
+
+            made = recorded(records, question, net, x, y, decide_missing)
+        for decision in followed(made, len(x), "certifying") if progress is not False and wanted(progress) else made:
             found[decision.index] = decision
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, method) from stopped
@@ -124,6 +141,13 @@ def decisions(
     net.check(x, y)
     net.require_eval("a certificate")
     require_full_precision(x, "a certificate")
+    if isinstance(ball, Ball) and ball.scale is not None:
+        refuse_executed(arithmetic)
+        given = as_ball(ball, net.box)
+        question = scaled(net, x, given)
+        query = Query.of(net, x, y, replace(given, scale=None), targets, batch)
+        inner = decisions(question.net, question.x, y, question.ball, method, timeout, targets, batch, workers=workers)
+        return (scaled_decision(question, found, query.prop, bool(query.holds[found.index])) for found in inner)
     balls = [as_ball(each, net.box) for each in (ball if isinstance(ball, list | tuple) else [ball])]
     if not balls:
         raise InvalidInput(f"ball must be a ball or several, got {ball!r}")
@@ -133,15 +157,14 @@ def decisions(
             raise InvalidInput("ball must be bounded: eps or the box must be finite, got eps=inf without a box")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    budget = budget_of(chosen, timeout, VERDICT_SECONDS)
     if targets is not None and not entry.targets:
         raise InvalidInput(f"targets must be left out for method {chosen.name}, whose theorem is about the class")
     if arithmetic not in ("real", "executed"):
         raise InvalidInput(f"arithmetic must be 'real' or 'executed', got {arithmetic!r}")
     with one_thread():
         query = replace(Query.of(net, x, y, balls[0], targets, batch), strict=arithmetic == "executed")
-    budget, verifier = Budget(math.inf if timeout is None else timeout), entry.verifier(chosen)
+    verifier = entry.verifier(chosen)
     if len(balls) == 1:
         return decide_by(workers, query, verifier, budget, batch)
     queries = [replace(query, ball=each.beside(x)) for each in balls]
@@ -184,7 +207,8 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
 
     A verifier may take several batches at a time, and works on them as the query's `batch` says. Inputs that violate the
     property themselves are MISCLASSIFIED at once, and the verifier does not see them. Inputs that are open when the deadline
-    of the budget passes have no decision. Every step leaves inference mode.
+    of the budget passes have no decision. The seconds that the inputs of a batch may cost are a deadline for all of
+    them together: what is open by then is UNKNOWN. Every step leaves inference mode.
     """
     start = 0
     for part in query.split(batch * batches(verifier)):
@@ -194,7 +218,8 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
         if len(right) and not budget.over:
             own = budget.restrict(right + start)
             each = own.each(len(right))
-            for found in verifier.decide(part.restrict(right), own):
+            shared = Budget(own.seconds, own.until(len(right)))
+            for found in in_time(verifier, part.restrict(right), shared):
                 open_ = found.verdict is Verdict.UNKNOWN
                 if open_ and budget.over:
                     continue

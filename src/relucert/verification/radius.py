@@ -16,14 +16,16 @@ from relucert.core.ball import PIXELS, Ball
 from relucert.core.errors import Interrupted, InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.norms import check_p
+from relucert.core.progress import followed, wanted
 from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
-from relucert.networks.scaled import scaled
+from relucert.networks.scaled import ScaledQuestion, scaled
+from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
-from relucert.verification.registry import find
-from relucert.verification.verifier import Budget, Intervals, Query
+from relucert.verification.registry import RADIUS_SECONDS, budget_of, find
+from relucert.verification.verifier import Query
 
 INTERRUPTED = "interrupted: "
 
@@ -35,18 +37,25 @@ def radius(
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
     box: Any = PIXELS,
-    method: str | Method = "region",
+    method: str | Method = "auto",
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
     arithmetic: Literal["real", "executed"] = "real",
     scale: Any = None,
+    progress: bool | None = None,
 ) -> RadiusInterval:
     """For every input an interval around the l_p distance to the nearest input of another class inside the box.
 
     `lower` is proved and rounded down; `upper` is the recomputed distance of a `witness` that was run through the network,
     inf without one; `exact` where the two meet. Without y the question is about the predicted class (equation 1 of the
-    paper); with y a misclassified input has lower = upper = 0. With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
+    paper); with y a misclassified input has lower = upper = 0, which is not called exact.
+
+    `auto`, the default, goes from CROWN, the `best` attack and, in l2, SDP-CROWN to the exploration of regions and to
+    narrowing by branch and bound, until the relative width of an interval is `tol`, or for `timeout` seconds an input, its
+    share of its batch's; by default 5 seconds. Lower ends are never below those of `crown`, given the time that CROWN takes.
+
+    With a bounding method (`ibp`, `kw`, `crown`, `alpha`)
     `lower` is the largest radius at which its bound was evaluated and proved a margin, to 1 % of what it can prove, or the
     region theorem's if that is larger. `mip` minimises the radius itself, which is exact up to the tolerances of its solver,
     given time.
@@ -54,8 +63,7 @@ def radius(
     `region` explores the linear regions around x: "region(regions=5)" five neighbours, "region(regions=None)" as many as
     `timeout` seconds an input allow, "region(start='crown')" from the radius that a bound certifies.
 
-    `bab` and `auto` (the same here) narrow the interval by branch and bound until its relative width is `tol`, or for
-    `timeout` seconds an input, its share of its batch's.
+    `bab` narrows the interval by branch and bound alone, with the same `tol` and `timeout`, and without a default for the time.
 
     With a `scale`, one number of at least 0 for every entry of an input, distances are ||(z - x) / scale||_p, and entries of
     scale 0 are fixed; `lower` then speaks of real arithmetic.
@@ -64,6 +72,8 @@ def radius(
 
     `lower` is proved for the stored weights in real arithmetic; `RadiusInterval.arithmetic` says where the proof covers the
     network as executed in its dtype as well, and `arithmetic="executed"` asks for that, of every method but `region`.
+
+    `progress`: whether a bar is shown on standard error; by default after two seconds, if that is a terminal.
 
     `intervals` takes the same arguments and gives one interval after the other. If the call is interrupted (Ctrl-C), it raises
     `Interrupted`, a `KeyboardInterrupt` whose `result` has the intervals that are known by then; all other inputs have the
@@ -76,21 +86,14 @@ def radius(
     (True, True)
     """
     net = as_network(net, x)
-    if scale is not None:
-        refuse_executed(arithmetic)
-        net.check(x, y)
-        net.require_eval("a radius")
-        question = scaled(net, x, Ball(p, math.inf, net.box if box is PIXELS else box, scale=scale))
-        labels = net.predict(x) if y is None else y
-        answer = radius(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
-        return scaled_interval(question, answer, labels)
     found: list[Intervals] = []
     try:
-        for index, interval in intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic):
+        made = intervals(net, x, y, p, box, method, attack, tol, timeout, arithmetic, scale)
+        for index, interval in followed(made, len(x), "radii") if wanted(progress) else made:
             found.append(Intervals(torch.tensor([index]), interval))
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, spec(find(method)[0])) from stopped
-    return Intervals.joined(found) if found else _unknown(x[:0], "")
+    return Intervals.joined(found) if found else unknown(x[:0], "")
 
 
 @outside_inference
@@ -100,11 +103,12 @@ def intervals(
     y: Int[Tensor, " batch"] | None = None,
     p: float = 2,
     box: Any = PIXELS,
-    method: str | Method = "region",
+    method: str | Method = "auto",
     attack: str | Method | None = None,
     tol: float = 0.01,
     timeout: float | None = None,
     arithmetic: Literal["real", "executed"] = "real",
+    scale: Any = None,
 ) -> Iterator[tuple[int, RadiusInterval]]:
     """The question of `radius`, as an iterator: the position of an input and its interval, each as soon as it is known.
 
@@ -128,8 +132,7 @@ def intervals(
     Ball(p, math.inf, box).check(x)
     if not 0 < tol < 1:
         raise InvalidInput(f"tol must be above 0 and below 1, got {tol}")
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    budget = budget_of(chosen, timeout, RADIUS_SECONDS)
     if attack is not None:
         parse(attack, MINIMAL).check_norm(p)
     if arithmetic not in ("real", "executed"):
@@ -138,8 +141,12 @@ def intervals(
         return iter(())
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
+    if scale is not None:
+        refuse_executed(arithmetic)
+        question = scaled(net, x, Ball(p, math.inf, box, scale=scale))
+        inner = intervals(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
+        return ((i, _of_original(question, i, found, labels)) for i, found in inner)
     query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
-    budget = Budget(math.inf if timeout is None else timeout)
     return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
 
 
@@ -150,20 +157,23 @@ def _steps(
 ) -> Iterator[tuple[int, RadiusInterval]]:
     """Input by input, after the attack; every step leaves inference mode."""
     for index, found in parts:
-        ended = found if attack is None else attacked(query.restrict(index.to(query.x.device)), found, attack)
+        part = query.restrict(index.to(query.x.device))
+        ended = found if attack is None else attacked(part, found, attack)
+        # Where the prediction is wrong there is no distance to be exact about.
+        ended = replace(ended, exact=ended.exact & part.holds)
         for place, i in enumerate(index.tolist()):
             yield i, ended[place]
+
+
+def _of_original(question: ScaledQuestion, i: int, found: RadiusInterval, labels: Tensor) -> RadiusInterval:
+    """The interval of an input in units of the scale."""
+    one = torch.tensor([i], device=question.x.device)
+    return scaled_interval(question.restrict(one), found, labels[one])
 
 
 def _interrupted(x: Tensor, found: list[Intervals], name: str) -> Interrupted[RadiusInterval]:
     """What an interrupted call raises: the intervals so far, and [0, inf] for all other inputs."""
     known = torch.cat([torch.zeros(0, dtype=torch.long), *(part.index for part in found)])
     missing = torch.ones(len(x), dtype=torch.bool).index_fill(0, known, False).nonzero()[:, 0]
-    every = [*found, Intervals(missing, _unknown(x[missing.to(x.device)], f"{INTERRUPTED}{name}"))]
+    every = [*found, Intervals(missing, unknown(x[missing.to(x.device)], f"{INTERRUPTED}{name}"))]
     return Interrupted(f"interrupted: {len(known)} of {len(x)} intervals are known", Intervals.joined(every))
-
-
-def _unknown(x: Tensor, name: str) -> RadiusInterval:
-    """Intervals of which nothing is known."""
-    zero = x.new_zeros(len(x))
-    return RadiusInterval(zero, zero + math.inf, zero > 0, None, zero, [name] * len(x))

@@ -34,16 +34,20 @@ from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
 from relucert.verification._exploration import Exploration
 from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
+from relucert.verification._intervals import RadiusMethod
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._order import merged
+from relucert.verification._radii import RadiusCascade
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import Budget, Decision, Query, RadiusMethod, Verifier
+from relucert.verification.verifier import Budget, Decision, Query, Verifier, in_time
 
 Stage = Attack | Bound | TimedBound | BaB
 
+#: The seconds that an input may cost `auto` where neither `timeout` nor its own `seconds` say otherwise.
+VERDICT_SECONDS, RADIUS_SECONDS = 60.0, 5.0
 #: Inputs that are bounded between two looks at the clock.
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
@@ -57,14 +61,21 @@ ALPHA = Alpha(inner=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Method):
-    """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack."""
+    """`nodes` limits the subproblems of branch and bound for each input; `restarts` those of the attack.
+
+    `seconds`: what an input may cost where no `timeout` is given, by default `VERDICT_SECONDS` or, where radii are narrowed,
+    `RADIUS_SECONDS`; `math.inf` for no limit.
+    """
 
     name = "auto"
     nodes: int = 20_000
     restarts: int = 6
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.seconds is not None and not self.seconds > 0:
+            raise InvalidInput(f"seconds of auto must be positive, or None for the default, got {self.seconds}")
         for name in ("nodes", "restarts"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} of auto must be at least 1, got {getattr(self, name)}")
@@ -144,7 +155,7 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
             index = torch.tensor(places, device=query.x.device)
             rows = _stacked([known[place].row_margins for place in places])
             part = replace(query.restrict(index), row_margins=rows)
-            for found in stage.decide(part, left.restrict(index.cpu())):
+            for found in in_time(stage, part, left.restrict(index.cpu())):
                 place = places[found.index]
                 decision = known[place].add(found)
                 if decision.verdict is not Verdict.UNKNOWN:
@@ -222,7 +233,7 @@ ENTRIES: dict[str, Entry] = {
         Entry(Moments, lambda method: TimedBound(method, MOMENTS_CHUNK), RadiusSearch),
         Entry(BaB, _itself, RadiusNarrowing),
         Entry(MIP, _itself, DistortionPrograms),
-        Entry(Auto, Cascade, lambda method: RadiusNarrowing(BaB(nodes=method.nodes))),
+        Entry(Auto, Cascade, lambda method: RadiusCascade(method, method.nodes)),
     )
 }
 METHODS: dict[str, type[Method]] = {name: entry.kind for name, entry in ENTRIES.items()}
@@ -234,6 +245,16 @@ BOUNDING: dict[str, type[Bounding]] = {
 def _exploration(method: Region) -> Exploration:
     """The exploration of regions, from the radius of the bounding method that its `start` names."""
     return Exploration(method, None if method.start is None else RadiusSearch(parse(method.start, BOUNDING)))
+
+
+def budget_of(method: Method, timeout: float | None, default: float, deadline: float = math.inf) -> Budget:
+    """The budget of a method: `timeout` seconds an input; without one those of `auto`, or its `default`, else no limit."""
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    own = math.inf
+    if isinstance(method, Auto):
+        own = default if method.seconds is None else method.seconds
+    return Budget(own if timeout is None else timeout, deadline)
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:

@@ -1,4 +1,4 @@
-"""`Verifier`: the interface of everything that decides a query, and `RadiusMethod`, of everything that finds radii.
+"""`Verifier`: the interface of everything that decides a query.
 
 A `Query` is a property to be decided over the balls around a batch of inputs, a `Budget` the time that may take. A verifier
 makes a `Decision` for every input. An `Outcome` is what it knows of its batch so far, and the only place where verdicts of
@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
 from relucert.core.ball import Ball
+from relucert.core.errors import OutOfTime
+from relucert.core.methods import Method, spec
 from relucert.core.norms import norm
 from relucert.core.properties import Property, against, class_stays
-from relucert.core.results import RadiusInterval, Verdict, concatenate
-from relucert.core.verdict import arithmetic_of, rounding_of
+from relucert.core.results import Verdict
+from relucert.core.verdict import Reason, arithmetic_of, rounding_of
 from relucert.networks.network import Network, in_double
+from relucert.networks.traversal import ending
 
 CLOCK = "stopped by the clock: "
 
@@ -208,6 +211,10 @@ class Budget:
         """The budget of some of the inputs."""
         return Budget(self.seconds[index], self.deadline) if isinstance(self.seconds, Tensor) else self
 
+    def until(self, count: int) -> float:
+        """When the seconds of `count` inputs together are over, from now on, or the deadline."""
+        return min(self.deadline, time.monotonic() + float(self.each(count).clamp(min=0).sum()))
+
     def after(self, spent: Float[Tensor, " batch"]) -> Budget:
         """What is left when every input has cost the seconds `spent`."""
         return Budget(self.each(len(spent)) - spent, self.deadline)
@@ -273,41 +280,34 @@ class Verifier(Protocol):
         ...
 
 
+def in_time(verifier: Verifier, query: Query, budget: Budget) -> Iterator[Decision]:
+    """The decisions of a verifier until the deadline of the budget.
+
+    What the verifier computes when the deadline passes is given up. What it has decided by then is kept, and all other inputs
+    are UNKNOWN.
+    """
+    found, done = verifier.decide(query, budget), set[int]()
+    while True:
+        began = time.monotonic()
+        try:
+            with ending(budget.deadline):
+                decision = next(found)
+        except StopIteration:
+            return
+        except OutOfTime:
+            break
+        done.add(decision.index)
+        yield decision
+    open_ = [place for place in range(len(query)) if place not in done]
+    spent, method = (time.monotonic() - began) / max(1, len(open_)), getattr(verifier, "method", verifier)
+    for place in open_:
+        name = spec(cast(Method, method))
+        yield Decision(place, Verdict.UNKNOWN, -math.inf, name, spent, reason=Reason.TIME, timed=True)
+
+
 def batches(verifier: Verifier) -> int:
     """How many batches a verifier takes at a time: its attribute of this name, or 1."""
     return getattr(verifier, "batches", 1)
-
-
-class RadiusMethod(Protocol):
-    """Finds intervals around the distance to the nearest change of decision."""
-
-    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
-        """The interval of every input once, some at a time, as soon as they are known.
-
-        The ball of the query is its norm and box with an infinite radius. `tol` is the relative width at which a method that
-        narrows intervals may stop. In a strict query lower ends hold for the network as executed in its dtype.
-        """
-        ...
-
-
-class Intervals(NamedTuple):
-    """The intervals of the inputs at some positions of a query."""
-
-    index: Int[Tensor, " n"]
-    found: RadiusInterval
-
-    @staticmethod
-    def by_batches(query: Query, size: int, radius: Callable[[Query], RadiusInterval]) -> Iterator[Intervals]:
-        """The intervals that a function finds for at most `size` inputs at a time."""
-        for index in torch.arange(len(query)).split(size):
-            yield Intervals(index, radius(query.restrict(index.to(query.x.device))))
-
-    @staticmethod
-    def joined(parts: Iterable[Intervals]) -> RadiusInterval:
-        """The intervals of all inputs, in the order of the inputs."""
-        every = list(parts)
-        order = torch.cat([part.index for part in every]).argsort()
-        return concatenate([part.found for part in every])[order]
 
 
 @dataclass(eq=False)

@@ -183,7 +183,7 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection]) -> N
     for other in others:
         other.close()
 
-    def tell(kind: str, what: Any = None) -> None:
+    def send(kind: str, what: Any = None) -> None:
         # Plain pickles: tensors in shared memory would be gone with the worker.
         end.send_bytes(pickle.dumps((kind, what)))
 
@@ -191,15 +191,15 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection]) -> N
         torch.set_num_threads(1)
         while (piece := end.recv()) is not None:
             for answer in solve(torch.tensor(piece)):
-                tell("answer", answer)
-            tell("done")
+                send("answer", answer)
+            send("done")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the process that started this one has ended
     except RelucertError as error:
         error.add_note(f"in a worker:\n{traceback.format_exc()}")
-        tell("error", error)
+        send("error", error)
     except Exception:
-        tell("error", RunError(f"a worker has failed:\n{traceback.format_exc()}"))
+        send("error", RunError(f"a worker has failed:\n{traceback.format_exc()}"))
 
 
 def _pieces(points: Tensor, most: int, workers: int) -> list[Tensor]:

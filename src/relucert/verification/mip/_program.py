@@ -26,7 +26,7 @@ from scipy.sparse import coo_array, csr_array
 from relucert.networks.affine_map import SparseMap
 from relucert.networks.layers.arithmetic import Shift
 from relucert.networks.nodes import MaxPool2d, ReLU
-from relucert.networks.traversal import Graph, affine_ancestors
+from relucert.networks.traversal import Graph, affine_ancestors, look
 from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
 Array = NDArray[np.float64]
@@ -141,6 +141,7 @@ class Program:
     ) -> None:
         """Columns and rows for every switching node, in order; bounds are improved on the way by `tighten`."""
         for node in graph.switches:
+            look()
             within = known[node.index]
             low, high = within.lower - within.slack, within.upper + within.slack
             # A leak is rounded, and so is the product with it.

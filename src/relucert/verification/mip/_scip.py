@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from relucert.core.errors import InvalidInput
+from relucert.networks.traversal import look
 from relucert.verification.mip._problem import TOLERANCE, Answer, Problem
 from relucert.verification.mip._scaling import solve_scaled
 
@@ -87,6 +88,7 @@ class SCIP:
         data = [float(value) for value in rows.data]
         limits = zip(problem.row_lower.tolist(), problem.row_upper.tolist(), strict=True)
         for row, (low, high) in enumerate(limits):
+            look()
             part = range(starts[row], starts[row + 1])
             total = self._scip.quicksum(data[at] * columns[indices[at]] for at in part)
             if low == high:

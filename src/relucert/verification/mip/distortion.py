@@ -33,6 +33,7 @@ from relucert.core.results import RadiusInterval, scattered
 from relucert.geometry.distances import distances
 from relucert.geometry.witness import PUSHES, Witnesses
 from relucert.networks.prediction import slack as decision_slack
+from relucert.verification._intervals import Intervals
 from relucert.verification._narrowing import Narrowing
 from relucert.verification._search import theorem
 from relucert.verification._upper import attacked
@@ -42,7 +43,7 @@ from relucert.verification.mip._program import SLACK, Program
 from relucert.verification.mip._solver import Problem, Solver, allowance
 from relucert.verification.mip._tightening import LinearPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import Budget, Intervals, Query
+from relucert.verification.verifier import Budget, Query
 
 BATCH = 10
 WIDTH = 0.01  # relative width of intervals where what the solver claims cannot be proved
@@ -91,7 +92,7 @@ def _piece(query: Query, method: MIP) -> RadiusInterval:
         seconds=torch.zeros_like(known.seconds),
     )  # fmt: skip
     # Guessed radii are proved by programs, all others by branch and bound.
-    proofs = Narrowing(part, BaB(nodes=method.nodes), known, method.seconds, WIDTH)
+    proofs = Narrowing(part, BaB(nodes=method.nodes), known, Budget(method.seconds), WIDTH)
     for share in SHORT:
         proofs.guess(claimed * (1 - share), replace(method, nodes=min(method.nodes, GUESSED)))
     solved = Intervals.joined(proofs.run())

@@ -25,11 +25,13 @@ from relucert.bounding.methods.alpha import Alpha
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import RAISED, absolute
-from relucert.core.errors import InvalidInput
+from relucert.core.errors import InvalidInput, OutOfTime
 from relucert.core.methods import Method, spec
 from relucert.core.results import Verdict
 from relucert.core.rounding import gamma
+from relucert.core.verdict import Reason
 from relucert.networks.prediction import falsified, slack
+from relucert.networks.traversal import ending
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip._encoding import Encoding
 from relucert.verification.mip._lp_tree import prove_cutoff
@@ -94,7 +96,10 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
     name, dtype = spec(method), query.x.dtype
     started, limits = time.monotonic(), budget.each(len(x))
     solver = method.open(query.p)
-    bounding = CROWN() if method.tighten == "crown" else Alpha()
+    # Half of the time at most for bounds; the rest is for programs.
+    bounding = (
+        CROWN() if method.tighten == "crown" else Alpha(seconds=max(0.0, 0.5 * min(float(limits.sum()), budget.left)))
+    )
     units, margins = bounding.prove(double, bounding.start(double, x, ball, query.net.dtype), x, ball, prop)
     known = torch.stack([margins.real, margins.executed, margins.computed], -1)
     open_ = ~query.proves(known)
@@ -113,9 +118,11 @@ def _decide(method: MIP, query: Query, budget: Budget) -> Iterator[Decision]:
         own = units.restrict(torch.tensor([point]))
         search = _Point(part, encoding, method, solver, until)
         order = margins.computed[point].masked_fill(~open_[point], math.inf).argsort()[: int(open_[point].sum())]
-        goal = search.run(own, order.tolist())
+        goal = search.run_in_time(own, order.tolist())
         found.nodes[point] = search.nodes
-        if search.witness is not None:
+        if goal is None:
+            found.timed[point], found.reasons[point] = True, Reason.TIME
+        elif search.witness is not None:
             found.falsified[point], found.witness[point] = True, search.witness
         elif search.claimed and method.trust == "solver":
             found.claims[point] = method.solver
@@ -141,7 +148,12 @@ def _prove(found: Outcome, point: int, method: MIP, query: Query, until: float) 
         found.proved[point] = True
         found.margin[point], found.executed[point], found.computed[point] = query.row_margins[0].amin(0)
         return
-    (tried,) = BaB(nodes=method.nodes).decide(query, Budget(deadline=until))
+    try:
+        with ending(until):
+            (tried,) = BaB(nodes=method.nodes).decide(query, Budget(deadline=until))
+    except OutOfTime:
+        found.timed[point], found.reasons[point] = True, Reason.TIME
+        return
     found.nodes[point] += tried.nodes
     found.proved[point], found.timed[point] = tried.verdict is Verdict.ROBUST, tried.timed
     found.margin[point] = max(float(found.margin[point]), tried.margin)
@@ -166,6 +178,14 @@ class _Point:
         self.witness: Tensor | None = None
         self.claimed, self.nodes, self.warning = False, 0, ""
         self.program: Program | None = None
+
+    def run_in_time(self, bounds: UnitBounds, rows: list[int]) -> Float[Tensor, " specs"] | None:
+        """As `run`; None if time was up before the program was built."""
+        try:
+            with ending(self.until):
+                return self.run(bounds, rows)
+        except OutOfTime:
+            return None
 
     def run(self, bounds: UnitBounds, rows: list[int]) -> Float[Tensor, " specs"]:
         """Solve the programs of rows, the most endangered one first, until there is a witness or no time.
