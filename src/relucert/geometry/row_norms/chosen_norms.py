@@ -17,7 +17,7 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
-from relucert.geometry.row_norms.chain_rows import gate
+from relucert.geometry.row_norms.chain_rows import differences, gate
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
@@ -58,7 +58,7 @@ def chosen_class_norms(
     if steps is not None and len(steps) > 2 and _convolved(region, steps, len(steps) - 2, len(batch)):
         last = steps[-1].weight()
         slopes = gate(region, len(steps) - 2).flatten(1)
-        coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+        coefficients = differences(last, y, other) * slopes.index_select(0, batch)
         return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q)
 
     def functionals(rows: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def _one_layer_norms(
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
     last, slopes = steps[-1].weight(), gate(region, 0).flatten(1)
-    coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+    coefficients = differences(last, y, other) * slopes.index_select(0, batch)
     return SharedProductNorms.apply(coefficients[None], steps[0].weight(), q)[0]  # type: ignore[index]
 
 
