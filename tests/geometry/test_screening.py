@@ -100,7 +100,7 @@ def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
         with torch.no_grad():
             truth = row_norms(truth_region, q)
             steps = chain(net.graph)
-            bounds, classes = _norm_bounds(
+            bounds, classes, _ = _norm_bounds(
                 region, steps, _exact_norms(region, steps, q, 2**30), q, torch.zeros(4).long()
             )
             every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))

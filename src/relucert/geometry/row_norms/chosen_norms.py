@@ -21,6 +21,7 @@ from relucert.geometry.row_norms.chain_rows import differences, gate
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
+from relucert.networks.window_norms import WindowNorms
 from relucert.networks.windows import Units, WindowRows
 
 #: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
@@ -92,6 +93,18 @@ def _conv_norms(
     geometry = ConvChain.of(steps, region.net.input_shape)
     weights = [step.weight() for step in steps]
     return ConvRowNorms.apply(functionals, batch, gates, q, geometry, *weights)  # type: ignore[return-value]
+
+
+def known_window_norms(
+    region: LinearRegion, steps: list[Step], known: Float[Tensor, " batch units"], q: float
+) -> Float[Tensor, " batch units"] | None:
+    """The known norms of the second convolution of a chain with their gradient; None if the windows are too large for that."""
+    work = WindowRows(steps[:2], region.net.input_shape)
+    adjoint, filters = work.factors()
+    if adjoint.dim() != 2:
+        return None
+    slopes = gate(region, 0).reshape(-1, *steps[0].shape)
+    return WindowNorms.apply(known, slopes, q, work, adjoint, filters)  # type: ignore[return-value]
 
 
 def _window_norms(
