@@ -17,7 +17,7 @@ from torch import Tensor
 from relucert.core.products import product
 from relucert.networks.local_rows import Block, Gates, Plan, products
 
-ENTRIES = 2**20  # of a temporary: some megabytes that stay in the cache
+ENTRIES = 2**19  # of a temporary: some megabytes that stay in the cache
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,9 @@ def products(
     # A last tap of zero stands for every place that is not seen: -1 picks it.
     near = torch.nn.functional.pad(inner, (0, 1, 0, 1))[:, :, rows_in][..., columns_in]  # c g y a x e
     far = torch.nn.functional.pad(outer, (0, 1, 0, 1))[:, :, rows_out][..., columns_out]  # o c p a q e
-    near = near.permute(1, 2, 4, 3, 5, 0)[:, :, :, None, None, None]  # g y x . . . a e c
-    far = far.permute(2, 4, 0, 3, 5, 1)  # p q o a e c
-    return (near * far).flatten(0, 5).flatten(1)
+    near = near.permute(1, 2, 4, 3, 5, 0).flatten(3).flatten(0, 2)  # g y x, a e c
+    far = far.permute(2, 4, 0, 3, 5, 1).flatten(3).flatten(0, 2)  # p q o, a e c
+    return (near[:, None] * far).flatten(0, 1)
 
 
 class LocalRows(torch.autograd.Function):
