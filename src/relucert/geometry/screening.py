@@ -28,6 +28,7 @@ from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
     one_layer_class_bounds,
+    sums_are_safe,
     upper_norms,
 )
 from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
@@ -147,7 +148,7 @@ def _norm_bounds(
     classes = None
     if steps is not None and steps[0].conv is None and len(steps) == 2:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and q in (1.0, 2.0, math.inf):
+    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and sums_are_safe(steps, q):
         norms, tighter = convolution_bounds(region, steps, q, uppers[1])
         bounds[1 : 1 + len(tighter)] = tighter
     return bounds, classes, norms

@@ -23,7 +23,7 @@ from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
 from relucert.networks.local_norms import local_norms
-from relucert.networks.local_rows import plan
+from relucert.networks.local_rows import plan, squares_are_safe
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.patches import axes
 from relucert.networks.traversal import ForwardRule, Node, propagate
@@ -85,6 +85,18 @@ class _UpperNorms(ForwardRule[Tensor]):
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:
         return node.op.linear(value, self.region.patterns[len(self.found) - 1])
+
+
+@torch.no_grad()
+def sums_are_safe(steps: list[Step], q: float) -> bool:
+    """Whether norms behind two convolutions are sums of |entries|^q that neither overflow nor vanish: q = 1, inf, mostly 2."""
+    if q != 2:
+        return q == 1 or math.isinf(q)
+    sizes = [weight[weight > 0] for weight in (step.weight().abs() for step in steps[:2])]
+    if any(len(size) == 0 for size in sizes):
+        return True
+    smallest, largest = (sizes[0].min() * sizes[1].min(), sizes[0].max() * sizes[1].max())
+    return bool(smallest > 0) and squares_are_safe([torch.stack([smallest, largest])])
 
 
 @torch.no_grad()
