@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import zoo
+from relucert.core import products
 from relucert.core.norms import dual
 from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import chosen_norms
-from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits
+from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits, sums_are_safe
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
+from relucert.networks import conv_rows, local_norms, window_norms, windows
 from relucert.networks.affine_map import chain
 from relucert.networks.network import Network
 from relucert.regularizers.mmr import mmr
@@ -72,6 +74,57 @@ def test_loss_and_gradient_are_those_of_all_rows(name: str, dtype: torch.dtype) 
             assert gap <= tolerance * size + 1e-12, (p, gamma)
 
 
+#: What switches between two ways of computing the same: module, name, value on the other side.
+SWITCHES = {
+    "products by oneDNN": (products, "LEAST", 0),
+    "products by torch": (products, "LEAST", 2**62),
+    "windows as convolutions": (windows, "LARGEST", 0),
+    "one block at a time": (local_norms, "ENTRIES", 1),
+    "one row at a time": (window_norms, "PIECE", 1),
+    "one functional at a time": (conv_rows, "PIECE", 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["cnn", "fc1", "three convolutions"])
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_both_sides_of_a_switch_are_the_same(
+    switch: str, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and gradients for q = inf, 2, 1.5 and 1."""
+    net = network(name, dtype)
+    x, y = zoo.inputs(net, 6), torch.arange(6) % net.classes
+    count, tolerance = LinearRegion.at(net, x).count, 1e-9 if dtype == torch.float64 else 1e-5
+    for p in NORMS:
+        found = []
+        for turned in (False, True):
+            with monkeypatch.context() as patch:
+                if turned:
+                    patch.setattr(*SWITCHES[switch])
+                loss = mmr(net, x, y, p, 5.0, 5.0, max(1, count // 3), net.classes).mean()
+                slopes = torch.autograd.grad(loss, list(net.parameters()), allow_unused=True)
+                found.append((loss.detach(), torch.cat([one.flatten() for one in slopes if one is not None])))
+        (one, first), (two, second) = found
+        assert float(one) > 0, p
+        assert abs(float(one - two)) <= tolerance * float(one), p
+        assert float((first - second).norm()) <= tolerance * float(first.norm()), p
+
+
+def test_squares_that_vanish_are_not_added_up() -> None:
+    """With weights of 1e-12 the squares of rows are below float32: the norms of q = 2 come from elsewhere, and are right."""
+    net = network("cnn", torch.float32)
+    with torch.no_grad():
+        for weight in list(net.parameters())[:4:2]:
+            weight *= 1e-12
+    x, y = zoo.inputs(net, 4), torch.arange(4) % net.classes
+    steps = chain(net.graph)
+    assert steps is not None
+    assert not sums_are_safe(steps, 2.0)
+    assert sums_are_safe(steps, 1.0)
+    one = mmr_of_all_rows(net, x, y, 2.0, 1e3, 20, net.classes)
+    torch.testing.assert_close(mmr(net, x, y, 2.0, 1e3, 1e3, 20, net.classes), one, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("name", ["cnn", "three convolutions", "residual"])
 def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(name, torch.float64)
@@ -100,7 +153,7 @@ def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
         with torch.no_grad():
             truth = row_norms(truth_region, q)
             steps = chain(net.graph)
-            bounds, classes = _norm_bounds(
+            bounds, classes, _ = _norm_bounds(
                 region, steps, _exact_norms(region, steps, q, 2**30), q, torch.zeros(4).long()
             )
             every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))

@@ -23,11 +23,12 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms.chain_rows import first_norms
-from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms
+from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms, known_window_norms
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
     one_layer_class_bounds,
+    sums_are_safe,
     upper_norms,
 )
 from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
@@ -47,7 +48,7 @@ class Nearest:
     ) -> tuple[Bool[Tensor, " batch n"], Float[Tensor, " batch n"]]:
         """Which distances of signed margins may be needed, and lower bounds on all distances."""
         below, above = _quotients(margins, norms)
-        reach = above.kthvalue(self.k, 1).values.clamp(max=self.limit)
+        reach = above.topk(self.k, 1, largest=False, sorted=False).values.amax(1).clamp(max=self.limit)
         if self.smallest:
             reach = torch.maximum(reach, above.amin(1))
         slack = gamma_above(64, margins.dtype) * reach.abs()
@@ -74,11 +75,13 @@ def screened_distances(
         return free_distances(region, margins, logits, y, p, budget)
     exact = _exact_norms(region, steps, q, budget)
     with torch.no_grad():
-        bounds, classes = _norm_bounds(region, steps, exact, q, y)
+        bounds, classes, second = _norm_bounds(region, steps, exact, q, y)
         needed = torch.ones_like(margins, dtype=torch.bool)
         if any(known is None for known in exact):
             every = Bounds(*(torch.cat([getattr(b, end) for b in bounds], 1) for end in ("lower", "upper")))
             needed, _ = wanted[0].needed(margins.abs(), every)
+    if second is not None and steps is not None:
+        exact[1] = known_window_norms(region, steps, second, q)
     parts: list[Tensor] = []
     counts = [hyperplanes.count for hyperplanes in region.hyperplanes]
     for place, (known, ahead, use) in enumerate(
@@ -131,8 +134,12 @@ def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budge
 
 def _norm_bounds(
     region: LinearRegion, steps: list[Step] | None, exact: list[Tensor | None], q: float, y: Tensor
-) -> tuple[list[Bounds], Bounds | None]:
-    """Bounds on the norms of all hyperplanes of units, and of decision hyperplanes where these are cheap."""
+) -> tuple[list[Bounds], Bounds | None, Tensor | None]:
+    """Bounds on the norms of all hyperplanes of units, and of decision hyperplanes where these are cheap.
+
+    Then the norms of a second convolution, where these are computed on the way.
+    """
+    norms = None
     uppers = upper_norms(region, exact)
     bounds = [
         Bounds(torch.zeros_like(upper), upper) if known is None else Bounds(*[known.expand(len(region), -1)] * 2)
@@ -141,10 +148,10 @@ def _norm_bounds(
     classes = None
     if steps is not None and steps[0].conv is None and len(steps) == 2:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and q in (1.0, 2.0, math.inf):
-        tighter = convolution_bounds(region, steps, q, uppers[1])
+    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and sums_are_safe(steps, q):
+        norms, tighter = convolution_bounds(region, steps, q, uppers[1])
         bounds[1 : 1 + len(tighter)] = tighter
-    return bounds, classes
+    return bounds, classes, norms
 
 
 def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:

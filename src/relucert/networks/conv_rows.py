@@ -23,7 +23,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import phased_adjoint
 
-PIECE = 2**22  # bytes of the largest temporary
+PIECE = 2**21  # bytes of the largest temporary
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class ConvRowNorms(torch.autograd.Function):
             which, value = batch[rows], functionals[rows].unflatten(1, chain.shapes[-1])
             inner: list[Tensor] = []
             for layer in range(len(weights) - 1, -1, -1):
-                value = value.contiguous(memory_format=torch.channels_last) * picked(near[layer], which)
+                value = picked(near[layer], which).mul_(value)
                 inner.append(value)
                 value = chain.adjoint(layer, value, weights[layer])
             image = value.flatten(1)
@@ -113,8 +113,10 @@ class ConvRowNorms(torch.autograd.Function):
         for inner, image, lengths in ctx.kept:
             gradient = gradients[0][start : start + len(image)]
             some = gradient.nonzero()[:, 0]
-            if len(some) < len(image):
+            if 4 * len(some) < 3 * len(image):
                 inner, image, lengths = [part[some] for part in inner], image[some], lengths[some]
+            else:  # a few rows without a gradient are not worth a copy of the others
+                some = torch.arange(len(image) if len(some) else 0, device=some.device)
             if len(some):
                 ties = (image.abs() == lengths[:, None]).sum(1, keepdim=True).clamp(min=1) if math.isinf(q) else None
                 slope = norm_slope(image, lengths[:, None], q, ties) * gradient[some, None]

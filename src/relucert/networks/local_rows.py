@@ -13,6 +13,7 @@ The gradient goes the same way back, block by block, and makes the rows again in
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -113,9 +114,9 @@ def products(
     # A last tap of zero stands for every place that is not seen: -1 picks it.
     near = torch.nn.functional.pad(inner, (0, 1, 0, 1))[:, :, rows_in][..., columns_in]  # c g y a x e
     far = torch.nn.functional.pad(outer, (0, 1, 0, 1))[:, :, rows_out][..., columns_out]  # o c p a q e
-    near = near.permute(1, 2, 4, 3, 5, 0)[:, :, :, None, None, None]  # g y x . . . a e c
-    far = far.permute(2, 4, 0, 3, 5, 1)  # p q o a e c
-    return (near * far).flatten(0, 5).flatten(1)
+    near = near.permute(1, 2, 4, 3, 5, 0).flatten(3).flatten(0, 2)  # g y x, a e c
+    far = far.permute(2, 4, 0, 3, 5, 1).flatten(3).flatten(0, 2)  # p q o, a e c
+    return (near[:, None] * far).flatten(0, 1)
 
 
 class LocalRows(torch.autograd.Function):
@@ -166,7 +167,7 @@ class _Work:
         batch = self.near.shape[3]
         largest: Tensor | None = None
         q = self.q
-        if not (q == 1 or math.isinf(q) or (q == 2 and self._squares_are_safe())):
+        if not (q == 1 or math.isinf(q) or (q == 2 and squares_are_safe(self.filters))):
             # Powers of entries divided by the largest one cannot overflow, nor vanish all of them.
             largest = torch.zeros_like(self.far)
             for block in self.plan.blocks:
@@ -239,16 +240,17 @@ class _Work:
             here += same.sum(0).view(here.shape)
         return ties.clamp_(min=1)
 
-    def _squares_are_safe(self) -> bool:
-        """Whether no square of a sum of products can overflow, nor vanish where the sum does not."""
-        info = torch.finfo(self.near.dtype)
-        reach = torch.cat([self.near.new_zeros(0), *(part.abs().flatten() for part in self.filters)])
-        reach = reach[reach > 0]
-        if len(reach) == 0:
-            return True
-        return bool(reach.min() * info.eps > math.sqrt(info.tiny)) and bool(
-            reach.max() < math.sqrt(info.max) * info.eps
-        )
+
+def squares_are_safe(filters: Sequence[Tensor]) -> bool:
+    """Whether no square of a sum of products with 0 and 1 can overflow, nor vanish where the sum does not."""
+    if not filters:
+        return True
+    info = torch.finfo(filters[0].dtype)
+    reach = torch.cat([part.abs().flatten() for part in filters])
+    reach = reach[reach > 0]
+    if len(reach) == 0:
+        return True
+    return bool(reach.min() * info.eps > math.sqrt(info.tiny)) and bool(reach.max() < math.sqrt(info.max) * info.eps)
 
 
 def _part(tensor: Tensor, block: Block) -> Tensor:
@@ -260,44 +262,3 @@ def _part(tensor: Tensor, block: Block) -> Tensor:
 def _cut(tensor: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
     """A window of a tensor (height, width, units, batch) as a matrix with the batch as its columns."""
     return tensor[rows[0] : rows[1], columns[0] : columns[1]].reshape(-1, tensor.shape[3])
-
-
-@torch.no_grad()
-def local_estimates(
-    filters: tuple[Tensor, Tensor], matrix: Tensor | None, gates: Gates, q: float, plan: Plan, dtype: torch.dtype
-) -> tuple[Float[Tensor, " batch maps height width"], Float[Tensor, " batch rows"] | None]:
-    """Norms of rows multiplied out in a dtype of few digits, q = 1, 2 or inf: of the second convolution, and of the matrix.
-
-    Norms are added up in the dtype of the filters.
-    """
-    own = filters[0].dtype
-    near, far = (gate.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format) for gate in gates)
-    made_of = [products(*filters, kind).to(dtype) for kind in plan.kinds]
-    batch = near.shape[3]
-    norms = torch.zeros(far.shape, dtype=own, device=far.device)
-    behind = None if matrix is None else matrix.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format)
-    dense = None if behind is None else norms.new_zeros(behind.shape[3], batch)
-    for block in plan.blocks:
-        made = torch.mm(made_of[block.kind], _cut(near, block.down.units, block.across.units))
-        made = made.view(block.stop - block.start, -1, batch)
-        _gather(_part(norms, block), made, q)
-        if behind is not None and dense is not None:
-            made *= _part(far, block).reshape(1, -1, batch)
-            weights = _part(behind, block).reshape(made.shape[1], -1).T.expand(len(made), -1, -1)
-            _gather(dense, torch.bmm(weights, made), q)
-    total = _root(norms, q).permute(3, 2, 0, 1).contiguous()
-    return total, None if dense is None else _root(dense, q).T.contiguous()
-
-
-def _gather(sums: Tensor, rows: Tensor, q: float) -> None:
-    """Add |entries|^q along the first axis to sums, or compare with maxima."""
-    if math.isinf(q):
-        largest = rows.abs().amax(0).to(sums.dtype)
-        sums.copy_(torch.maximum(sums, largest.view(sums.shape)))
-    else:
-        powers = rows.abs() if q == 1 else rows.to(sums.dtype).square()
-        sums += powers.sum(0, dtype=sums.dtype).view(sums.shape)
-
-
-def _root(sums: Tensor, q: float) -> Tensor:
-    return sums.sqrt() if q == 2 else sums

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relucert.core.norms import norm, norm_slope
+from relucert.core.products import product
 
 PIECE = 56  # pixels at a time: some megabytes that stay in the cache
 
@@ -27,7 +28,7 @@ class SharedProductNorms(torch.autograd.Function):
     def forward(
         ctx: Any, coefficients: Float[Tensor, " batch k n"], rows: Float[Tensor, " n inputs"], q: float
     ) -> Float[Tensor, " batch k"]:
-        made = coefficients.flatten(0, 1) @ rows
+        made = product(coefficients.flatten(0, 1), rows)
         lengths = norm(made, q)
         ctx.save_for_backward(coefficients, rows, made, lengths)
         ctx.q = q
@@ -38,10 +39,13 @@ class SharedProductNorms(torch.autograd.Function):
         coefficients, rows, made, lengths = ctx.saved_tensors
         gradient = gradients[0].flatten()
         chosen = gradient.nonzero()[:, 0]
-        slope = _slope(made[chosen], lengths[chosen, None], ctx.q, -1) * gradient[chosen, None]
-        found = torch.zeros_like(coefficients)
-        found.view(-1, coefficients.shape[2])[chosen] = slope @ rows.T
-        return found, coefficients.flatten(0, 1)[chosen].T @ slope, None
+        given = coefficients.flatten(0, 1)
+        if len(chosen) == len(gradient):
+            slope = _slope(made, lengths[:, None], ctx.q, -1).mul_(gradient[:, None])
+            return product(slope, rows.T).view(coefficients.shape), product(given.T, slope), None
+        slope = _slope(made[chosen], lengths[chosen, None], ctx.q, -1).mul_(gradient[chosen, None])
+        found = torch.zeros_like(given).index_copy_(0, chosen, product(slope, rows.T))
+        return found.view(coefficients.shape), product(given.index_select(0, chosen).T, slope), None
 
 
 class TailNorms(torch.autograd.Function):

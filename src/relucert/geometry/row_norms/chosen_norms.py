@@ -17,10 +17,11 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
-from relucert.geometry.row_norms.chain_rows import gate
+from relucert.geometry.row_norms.chain_rows import differences, gate
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
+from relucert.networks.window_norms import WindowNorms
 from relucert.networks.windows import Units, WindowRows
 
 #: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
@@ -58,7 +59,7 @@ def chosen_class_norms(
     if steps is not None and len(steps) > 2 and _convolved(region, steps, len(steps) - 2, len(batch)):
         last = steps[-1].weight()
         slopes = gate(region, len(steps) - 2).flatten(1)
-        coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+        coefficients = differences(last, y, other) * slopes.index_select(0, batch)
         return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q)
 
     def functionals(rows: Tensor) -> Tensor:
@@ -92,6 +93,18 @@ def _conv_norms(
     geometry = ConvChain.of(steps, region.net.input_shape)
     weights = [step.weight() for step in steps]
     return ConvRowNorms.apply(functionals, batch, gates, q, geometry, *weights)  # type: ignore[return-value]
+
+
+def known_window_norms(
+    region: LinearRegion, steps: list[Step], known: Float[Tensor, " batch units"], q: float
+) -> Float[Tensor, " batch units"] | None:
+    """The known norms of the second convolution of a chain with their gradient; None if the windows are too large for that."""
+    work = WindowRows(steps[:2], region.net.input_shape)
+    adjoint, filters = work.factors()
+    if adjoint.dim() != 2:
+        return None
+    slopes = gate(region, 0).reshape(-1, *steps[0].shape)
+    return WindowNorms.apply(known, slopes, q, work, adjoint, filters)  # type: ignore[return-value]
 
 
 def _window_norms(
@@ -131,7 +144,7 @@ def _one_layer_norms(
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
     last, slopes = steps[-1].weight(), gate(region, 0).flatten(1)
-    coefficients = (last[y] - last[other]) * slopes.index_select(0, batch)
+    coefficients = differences(last, y, other) * slopes.index_select(0, batch)
     return SharedProductNorms.apply(coefficients[None], steps[0].weight(), q)[0]  # type: ignore[index]
 
 

@@ -22,7 +22,8 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
-from relucert.networks.local_rows import local_estimates, plan
+from relucert.networks.local_norms import local_norms
+from relucert.networks.local_rows import plan, squares_are_safe
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.patches import axes
 from relucert.networks.traversal import ForwardRule, Node, propagate
@@ -87,28 +88,43 @@ class _UpperNorms(ForwardRule[Tensor]):
 
 
 @torch.no_grad()
-def convolution_bounds(region: LinearRegion, steps: list[Step], q: float, upper: Tensor) -> list[Bounds]:
-    """Bounds for the second convolution of a chain, whose upper bounds by absolute weights are given.
+def sums_are_safe(steps: list[Step], q: float) -> bool:
+    """Whether norms behind two convolutions are sums of |entries|^q that neither overflow nor vanish: q = 1, inf, mostly 2."""
+    if q != 2:
+        return q == 1 or math.isinf(q)
+    sizes = [weight[weight > 0] for weight in (step.weight().abs() for step in steps[:2])]
+    if any(len(size) == 0 for size in sizes):
+        return True
+    smallest, largest = (sizes[0].min() * sizes[1].min(), sizes[0].max() * sizes[1].max())
+    return bool(smallest > 0) and squares_are_safe([torch.stack([smallest, largest])])
 
-    Then for a hidden layer behind it that is a matrix.
+
+@torch.no_grad()
+def convolution_bounds(
+    region: LinearRegion, steps: list[Step], q: float, upper: Tensor
+) -> tuple[Float[Tensor, " batch units"], list[Bounds]]:
+    """The norms of the second convolution of a chain, bounds around them, and bounds for a matrix behind it.
+
+    `upper` are the upper bounds of the second convolution's norms by absolute weights. The matrix must be a hidden layer.
     """
     dtype = few_digits(region.net.dtype, region.net.device, q) or region.net.dtype
     first, second, third = steps[:3]
     matrix = third.weight().reshape(-1, *second.shape) if third.conv is None and len(steps) > 3 else None
     gates = (gate(region, 0).reshape(-1, *first.shape), gate(region, 1).reshape(-1, *second.shape))
     layout = plan(*axes(first, second, region.net.input_shape), region.net.input_shape[0])
-    found, dense = local_estimates((first.weight(), second.weight()), matrix, gates, q, layout, dtype)
-    # Filters, slopes and results are rounded to few digits; sums are rounded in the dtype of the network.
-    unit = gamma_above(2, dtype)
+    found, dense = local_norms((first.weight(), second.weight()), matrix, gates, q, layout, dtype)
+    norms = found.flatten(1)
     sums = gamma_above(first.weight()[0].numel() * second.weight()[0].numel() + 64, region.net.dtype)
-    error = (unit + sums) * upper
-    bounds = [Bounds.around(found.flatten(1), error)]
+    error = sums * upper
+    bounds = [Bounds.around(norms, error)]
     if dense is not None:
+        # Rows of the second convolution, weights and results are rounded to few digits; sums in the dtype of the network.
+        unit = gamma_above(3, dtype)
         sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
-        passed = error + (unit + sums) * (found.flatten(1) + error)
+        passed = error + (unit + sums) * (norms + error)
         error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
         bounds.append(Bounds.around(dense, error))
-    return bounds
+    return norms, bounds
 
 
 @torch.no_grad()
