@@ -7,7 +7,7 @@ are patches; all other nodes are pulled back to the input through linear relaxat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,10 +19,7 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import (
     Functional,
     Relaxations,
-    ShallowBound,
-    nearest,
     pull_back_units,
-    shallow_range,
 )
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.bounding.rounding import RAISED, Charge, Magnitudes, Rounding, lowered
@@ -233,39 +230,6 @@ class BackwardBounds:
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
             low, high = tightened((low, high), chosen, (below, above), keep=intervals)
-        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-
-    def shallow(
-        self,
-        node: int,
-        known: Interval,
-        relaxations: Relaxations,
-        outputs: Mapping[int, Interval],
-        charge: Charge | None,
-    ) -> Interval:
-        """The bounds of a node, tightened for its unstable units by backward propagation to intervals behind it.
-
-        `outputs` are the intervals of the values of switching nodes. Known bounds are returned where nothing can be gained,
-        and where bounds are differentiated.
-        """
-        near = None if torch.is_grad_enabled() else nearest(self.graph, node)
-        lines = {index: relaxations[index] for index in near or ()}
-        if not lines or not all(isinstance(line, ReLURelaxation) for line in lines.values()):
-            return known
-        shape, low, high = known.lower.shape[1:], known.lower.flatten(1), known.upper.flatten(1)
-        for chosen in self.chosen(known.unstable.flatten(1)):
-            batch, units, _ = chosen
-            some = {
-                index: line.restrict(batch).parallel_lines()
-                for index, line in lines.items()
-                if isinstance(line, ReLURelaxation)
-            }
-            bound = ShallowBound(some, low.new_zeros(units.shape))
-            part = None if charge is None else charge.restrict(batch)
-            about = self.x[batch], self.ball.restrict(batch), part
-            there = {index: within.restrict(batch) for index, within in outputs.items() if index not in lines}
-            ends = shallow_range(self.graph, node, units, bound, there, about)
-            low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:

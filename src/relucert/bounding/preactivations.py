@@ -31,6 +31,7 @@ from relucert.bounding.rounding import (
     absolute,
     rounding_over,
 )
+from relucert.bounding.shallow_bounds import Before, decided
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
@@ -245,12 +246,13 @@ class _PreactivationBounds(ChargedIntervals):
         intervals = self.tightening.intervals or not everything
         if self.backward.patched(source) and self.tightening.every:
             return self.backward.local(self.relaxations, charge)
+        if not everything:
+            before = Before(self.relaxations, self.inputs, self.outputs)
+            known = decided(self.backward, source, known, before, charge)
         if charge is None and not everything:
             gradients = GradientBounds(self.backward.graph, self.backward.x, self.backward.ball)
             if gradients.serves(self.relaxations):
                 return gradients.refined(source, known, self.relaxations)
-        if not everything:
-            known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():
             if self.backward.patched(source):
                 known = self.backward.local_unstable(lines, known, charge)
