@@ -95,11 +95,13 @@ class UnitBounds:
         return self.rounding.at_logits() if index is None else self.rounding.at(index)
 
     @torch.no_grad()
-    def recharged(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """The same bounds in the dtype of x, with the rounding of computations in that dtype."""
-        assert self.rounding is not None
+    def charged(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype) -> UnitBounds:
+        """The same bounds in the dtype of x, with the rounding of computations in that dtype.
+
+        Bounds must hold for the network as it runs in the dtype `executed`.
+        """
         inputs = {index: within.to(x.dtype) for index, within in self.inputs.items()}
-        rounding = rounding_over(net, x, ball, inputs, self.rounding.executed)
+        rounding = rounding_over(net, x, ball, inputs, executed)
         return UnitBounds(inputs, self.logits.to(x.dtype), rounding)
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, ReLURelaxation | MaxPoolRelaxation]:
