@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import relucert as rc
-from relucert.bounding.backward_bounds import BackwardBounds
+from relucert.bounding import preactivations
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.kw import KW
+from relucert.bounding.shallow_bounds import decided
 from zoo import network, problem
 
 BALLS = [rc.Ball(math.inf, 0.05), rc.Ball(2, 0.1), rc.Ball(1, 0.3, None)]
@@ -19,15 +20,15 @@ DEEP = ["fc deep", "cnn", "cnn colour", "residual", "leaky", "dense", "grouped",
 
 
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Interval, Interval]]:
-    """What every call of `shallow` was given and returned: the node, its bounds before and after."""
-    calls, shallow = [], BackwardBounds.shallow
+    """What every call of `decided` was given and returned: the node, its bounds before and after."""
+    calls = []
 
-    def watched(self, node, known, *given):
-        found = shallow(self, node, known, *given)
+    def watched(backward, node, known, *given):
+        found = decided(backward, node, known, *given)
         calls.append((node, known, found))
         return found
 
-    monkeypatch.setattr(BackwardBounds, "shallow", watched)
+    monkeypatch.setattr(preactivations, "decided", watched)
     return calls
 
 
@@ -75,8 +76,23 @@ def test_kw_is_the_published_method_with_them(name, ball):
     torch.testing.assert_close(plain, charged, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", [*DEEP, "max pool"])
+@pytest.mark.parametrize("ball", BALLS, ids=str)
+@pytest.mark.parametrize("method", [CROWN(), KW(), KW(intervals=True)], ids=["crown", "kw", "kw with intervals"])
+def test_bounds_are_the_same_with_gradients_and_without(name, ball, method):
+    net, x, prop = problem(name)
+    units, margins = method.solve(net, x, ball, prop)
+    assert margins.requires_grad
+    with torch.no_grad():
+        other, same = method.solve(net, x, ball, prop)
+    for index, within in units.inputs.items():
+        torch.testing.assert_close(within.lower.detach(), other.inputs[index].lower, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(within.upper.detach(), other.inputs[index].upper, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(margins.detach(), same, rtol=1e-9, atol=1e-9)
+
+
 def test_gradients_of_bounds_reach_the_weights():
-    """Bounds that are differentiated go without them, as they have no gradient."""
+    """Shallow bounds decide signs alone: what is not decided keeps its gradient."""
     net = network("fc deep")
     x = problem("fc deep")[1]
     bounds = CROWN().start(net, x, rc.Ball(math.inf, 0.05))

@@ -27,7 +27,10 @@ def test_rows_that_are_not_proved_have_the_margins_of_the_whole_property(name, e
     proved = crown.executed > 0
     assert bool(proved.any())
     assert bool((~proved).any())
-    torch.testing.assert_close(alpha.real[~proved], whole.real[~proved])
+    # Steps on a row end when it is decided; what the same steps give for all rows of the property is the same.
+    early = Alpha(steps=5, early=True).prove(net, known, x, query.ball, query.prop)[1]
+    torch.testing.assert_close(alpha.real[~proved], torch.fmax(early.real, crown.real)[~proved])
+    assert bool((alpha.real <= whole.real + 1e-7)[~proved].all())
     assert bool((alpha.real >= crown.real).all())
     assert bool(((alpha.real > 0) == (whole.real > 0)).all())
     # An input has the same margins whatever other inputs need.

@@ -24,6 +24,8 @@ from relucert.bounding.rounding import Charge, Margins
 from relucert.core.ball import Ball
 from relucert.networks.network import Network, frozen_weights
 
+SPAN, REACH = 3, 6.0  # steps, and how many times their gain is hoped for
+
 #: Evaluates a bound at the current variables: the objective to ascend, and what is proved, without gradient.
 Bound = Callable[[], tuple[Tensor, Tensor]]
 
@@ -57,6 +59,32 @@ class Schedule:
     final: bool = True
 
 
+class Watch:
+    """Which rows are worth further steps, where all that counts is whether a bound (..., 3) exceeds its `goal`.
+
+    A row is left once its bound for the executed network, the last one, exceeds the goal, or when `REACH` times what the last
+    `SPAN` steps have gained would not take it there. Rates fall by a tenth with every step, so that later steps go three times
+    as far in all as the last three. What a row has when it is left does not depend on other rows.
+    """
+
+    def __init__(self, goal: Float[Tensor, " *rows"]):
+        self.goal = goal
+        self.open = torch.ones_like(goal, dtype=torch.bool)
+        self.seen: list[Float[Tensor, " *rows"]] = []
+
+    @torch.no_grad()
+    def better(self, best: Float[Tensor, " *rows 3"], proved: Float[Tensor, " *rows 3"]) -> Float[Tensor, " *rows 3"]:
+        """The best bounds after a step."""
+        best = torch.where(self.open.unsqueeze(-1), torch.fmax(best, proved), best)
+        self.seen.append(best[..., 0])
+        left = best[..., 2] > self.goal
+        if len(self.seen) > SPAN + 1:
+            gained = best[..., 0] - self.seen[-1 - SPAN]
+            left |= ~(best[..., 0] + REACH * gained > self.goal)
+        self.open = self.open & ~left
+        return best
+
+
 def dual_ascent(
     net: nn.Module,
     bound: Bound,
@@ -64,8 +92,11 @@ def dual_ascent(
     best: Float[Tensor, " *bounds"],
     schedule: Schedule,
     goal: Float[Tensor, " *bounds"] | None = None,
+    watch: Watch | None = None,
 ) -> Float[Tensor, " *bounds"]:
     """The best lower bounds seen while `variables` are optimised, at least `best`; ends early once all exceed `goal`.
+
+    With a `watch` it ends once the watch has left all rows, and later steps do not count for a row that it has left.
 
     Entries of the objective that are not finite have no gradient. The weights of `net` are constants. Without variables the
     bound is evaluated once.
@@ -79,7 +110,9 @@ def dual_ascent(
             with torch.set_grad_enabled(ascending):
                 objective, proved = bound()
                 loss = -objective[objective.isfinite()].sum()
-            best = torch.fmax(best, proved)
+            best = torch.fmax(best, proved) if watch is None else watch.better(best, proved)
+            if watch is not None and not bool(watch.open.any()):
+                break
             if update is None or not loss.requires_grad or (goal is not None and bool((best > goal).all())):
                 break
             update(loss)
@@ -117,10 +150,13 @@ class Functionals:
     ball: Ball
     charge: Charge | None
 
-    def ascend(self, rate: float, schedule: Schedule) -> Float[Tensor, " batch rows 3"]:
+    def ascend(
+        self, rate: float, schedule: Schedule, goal: Float[Tensor, " batch rows"] | None = None
+    ) -> Float[Tensor, " batch rows 3"]:
         """The best lower bounds after steps at a `rate` on the slopes of all ReLUs on the way.
 
-        Bounds are those of `Margins`: as computed, for real arithmetic, for the executed network.
+        Bounds are those of `Margins`: as computed, for real arithmetic, for the executed network. With a `goal` of each row,
+        steps end when no row is worth any more (`Watch`).
         """
         slopes, fixed = self._start()
 
@@ -131,7 +167,8 @@ class Functionals:
         leaks = [self.net.graph[index].op.slope for index in slopes]  # type: ignore[attr-defined]
         unknown = self.rows.new_full((*self.rows.shape[:2], 3), -math.inf)
         variables = Variables(list(slopes.values()), leaks, 1.0, rate)
-        return dual_ascent(self.net, bound, [variables], unknown, schedule)
+        watch = None if goal is None else Watch(goal)
+        return dual_ascent(self.net, bound, [variables], unknown, schedule, watch=watch)
 
     def _start(self) -> tuple[dict[int, Tensor], Relaxations]:
         """CROWN's lower slopes of every ReLU on the way, one for each row, and the relaxations of all other nodes."""

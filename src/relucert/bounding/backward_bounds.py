@@ -7,7 +7,7 @@ are patches; all other nodes are pulled back to the input through linear relaxat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,10 +19,7 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.propagation import (
     Functional,
     Relaxations,
-    ShallowBound,
-    nearest,
     pull_back_units,
-    shallow_range,
 )
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation
 from relucert.bounding.rounding import RAISED, Charge, Magnitudes, Rounding, lowered
@@ -31,8 +28,9 @@ from relucert.core.linear_minimum import linear_minimum, linear_range
 from relucert.core.norms import dual, norm
 from relucert.core.rounding import gamma
 from relucert.networks.affine_map import chain, one_hot, to_roots
-from relucert.networks.patches import Filters, pairs, patches
+from relucert.networks.patches import Filters, patches
 from relucert.networks.traversal import Graph, affine_ancestors, propagate
+from relucert.networks.windows import Units, WindowRows
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one backward propagation
@@ -150,58 +148,90 @@ class BackwardBounds:
     def local_unstable(self, relaxations: Relaxations, known: Interval, charge: Charge | None) -> Interval:
         """The bounds of the node whose rows are patches: known ones, tightened for its unstable units."""
         assert self.pair is not None
-        first, second = self.pair
-        relaxed = relaxations[second.core.inputs[0]]
+        relaxed = relaxations[self.pair[1].core.inputs[0]]
         assert isinstance(relaxed, ReLURelaxation)
-        whole = Filters.of(second)
-        value, offset = self.graph.values(self.x, [first.last])[first.last], second.offset(self.x)
-        at_x = relaxed.convolved(value, whole)
-        ends = at_x.lower + offset, at_x.upper + offset
-        if charge is not None:
-            cost = self._local_cost(relaxed, charge)
-            ends = lowered(ends[0], cost), -lowered(-ends[1], cost)
-        below, above = whole.seen(relaxed.below), whole.seen(relaxed.above)
-        slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
-        eps = self.ball.reach(self.x)
-        low, high = known.lower.clone(), known.upper.clone()
-        for some in pairs(first, second, self.graph[0].shape, known.unstable.detach()):
-            position = some.place[0] * second.shape[2] + some.place[1]
-            lower, upper = below[position][some.batch], above[position][some.batch]
-            rising = some.weights > 0
-            falling = some.rows(torch.where(rising, lower, upper))
-            rows = falling, -falling if relaxed.parallel else -some.rows(torch.where(rising, upper, lower))
-            room = [
-                None if slack is None else slack[some.batch][:, :, some.window[0], some.window[1]].repeat(2, 1, 1, 1)
-                for slack in slacks
-            ]
-            # Both ends of every unit are minima over the ball of its own example.
-            least, _ = linear_minimum(
-                torch.cat(rows).unsqueeze(1), self.ball.p, eps[some.batch].repeat(2), *room, budget=self.budget
+        low, high = known.lower.flatten(1), known.upper.flatten(1)
+        places = known.unstable.detach().flatten(1).nonzero(as_tuple=True)
+        if len(places[0]) == 0:
+            return known
+        ends = self._patch_ends(relaxed, Units(*places, self.pair[1].shape), charge)  # type: ignore[arg-type]
+        low = low.index_put(places, torch.fmax(low[places], ends[0]))
+        high = high.index_put(places, torch.fmin(high[places], ends[1]))
+        return Interval(low.view(known.lower.shape), high.view(known.upper.shape))
+
+    def _patch_ends(self, relaxed: ReLURelaxation, units: Units, charge: Charge | None) -> tuple[Tensor, Tensor]:
+        """Both ends (n,) of single units of the node whose rows are patches, made on their receptive fields."""
+        assert self.pair is not None
+        first, second = self.pair
+        work = WindowRows(self.pair, self.graph[0].shape)
+        pixels, taps = work.windows
+        *adjoint, filters = work.factors()
+        value, eps = self.graph.values(self.x, [first.last])[first.last], self.ball.reach(self.x)
+        slacks = [] if self.ball.box is None else self.ball.slacks(self.x)
+        inside = work.inside(self.x)
+        below, above = relaxed.below * value, relaxed.above * value + relaxed.offset
+        cost = None if charge is None else self._tap_cost(relaxed, charge)
+        drift = None if charge is None else charge.drift.sum(1) + charge.lost[:, None]
+        offset = second.offset(self.x).flatten()
+        ends: tuple[list[Tensor], list[Tensor]] = ([], [])
+        at_once = max(1, min(self.budget, PIECE) // (10 * work.entries * (torch.finfo(self.x.dtype).bits // 8)))
+        for rows in torch.arange(len(units), device=self.x.device).split(at_once):
+            some = units.restrict(rows)
+            weights = filters.index_select(0, some.maps())
+            up, down = weights.clamp(min=0), weights.clamp(max=0)
+            lines, slopes = (
+                tuple(taps.picked(part, some) for part in parts)
+                for parts in ((below, above), (relaxed.below, relaxed.above))
             )
-            fall, rise = least[:, 0].split(len(some.batch))
-            at = (some.batch, some.maps, torch.tensor(some.place[0]), torch.tensor(some.place[1]))
-            low = low.index_put(at, torch.maximum(known.lower[at], ends[0][at] + fall))
-            high = high.index_put(at, torch.minimum(known.upper[at], ends[1][at] - rise))
-        return Interval(low, high)
+            constant = offset[some.places]
+            low = (up * lines[0] + down * lines[1]).sum(1) + constant
+            high = (up * lines[1] + down * lines[0]).sum(1) + constant
+            field, radii = some.pick(inside, work.grids[0]), eps[some.batch]
+            room = [pixels.picked(slack, some) for slack in slacks]
+            own = (work.adjoint(0, up * slopes[0] + down * slopes[1], adjoint[0]) * field).unsqueeze(1)
+            if relaxed.parallel:
+                least, most = linear_range(own, self.ball.p, radii, *room, budget=self.budget)
+            else:
+                rising = (work.adjoint(0, up * slopes[1] + down * slopes[0], adjoint[0]) * field).unsqueeze(1)
+                least = linear_minimum(own, self.ball.p, radii, *room, budget=self.budget)[0]
+                most = -linear_minimum(-rising, self.ball.p, radii, *room, budget=self.budget)[0]
+            low, high = low + least[:, 0], high + most[:, 0]
+            if cost is not None and drift is not None:
+                with torch.no_grad():
+                    paid = ((up - down) * taps.picked(cost, some)).sum(1) + gamma(8, low.dtype) * constant.abs()
+                    paid = paid + drift[some.batch, some.places]
+                low, high = lowered(low, paid), -lowered(-high, paid)
+            ends[0].append(low)
+            ends[1].append(high)
+        return torch.cat(ends[0]), torch.cat(ends[1])
 
     @torch.no_grad()
     def _local_cost(self, relaxed: ReLURelaxation, charge: Charge) -> Float[Tensor, " batch *shape"]:
         """What rounding costs the bounds of units whose rows are patches.
 
         The coefficients of the first convolution's units are weights of the second, so the charges at these units go through
-        its absolute weights. Rows on the receptive field are at most |second| |first|.
+        its absolute weights.
+        """
+        assert self.pair is not None
+        second = self.pair[1]
+        filters = Filters.of(second)
+        passed = replace(filters, weight=filters.weight.abs()).apply(self._tap_cost(relaxed, charge))
+        offset = gamma(8, self.x.dtype) * second.offset(self.x).abs()
+        return passed + offset + charge.drift.sum(1).reshape(passed.shape) + charge.lost.reshape(-1, 1, 1, 1)
+
+    @torch.no_grad()
+    def _tap_cost(self, relaxed: ReLURelaxation, charge: Charge) -> Float[Tensor, " batch *inner"]:
+        """What rounding costs a unit of the second convolution for every unit of the first, times its weight.
+
+        Rows on the receptive field are at most |second| |first|.
         """
         assert self.pair is not None
         first, second = self.pair
         largest = charge.largest.reshape(self.x.shape)
         sizes = propagate(self.graph, Magnitudes(), {0: largest}, [first.last])[first.last]
-        filters = Filters.of(second)
-        field = max(charge.steps, gamma(filters.weight[0].numel() + 16, self.x.dtype))
+        field = max(charge.steps, gamma(Filters.of(second).weight[0].numel() + 16, self.x.dtype))
         assert relaxed.charge is not None
-        each = relaxed.charge.sum(1).reshape(sizes.shape) + 4 * field * (sizes + relaxed.offset)
-        passed = replace(filters, weight=filters.weight.abs()).apply(each)
-        offset = gamma(8, self.x.dtype) * second.offset(self.x).abs()
-        return passed + offset + charge.drift.sum(1).reshape(passed.shape) + charge.lost.reshape(-1, 1, 1, 1)
+        return relaxed.charge.sum(1).reshape(sizes.shape) + 4 * field * (sizes + relaxed.offset)
 
     def refined(
         self,
@@ -233,39 +263,6 @@ class BackwardBounds:
                 below, above = ends.split(units.shape[1], 1)
                 above = -above
             low, high = tightened((low, high), chosen, (below, above), keep=intervals)
-        return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
-
-    def shallow(
-        self,
-        node: int,
-        known: Interval,
-        relaxations: Relaxations,
-        outputs: Mapping[int, Interval],
-        charge: Charge | None,
-    ) -> Interval:
-        """The bounds of a node, tightened for its unstable units by backward propagation to intervals behind it.
-
-        `outputs` are the intervals of the values of switching nodes. Known bounds are returned where nothing can be gained,
-        and where bounds are differentiated.
-        """
-        near = None if torch.is_grad_enabled() else nearest(self.graph, node)
-        lines = {index: relaxations[index] for index in near or ()}
-        if not lines or not all(isinstance(line, ReLURelaxation) for line in lines.values()):
-            return known
-        shape, low, high = known.lower.shape[1:], known.lower.flatten(1), known.upper.flatten(1)
-        for chosen in self.chosen(known.unstable.flatten(1)):
-            batch, units, _ = chosen
-            some = {
-                index: line.restrict(batch).parallel_lines()
-                for index, line in lines.items()
-                if isinstance(line, ReLURelaxation)
-            }
-            bound = ShallowBound(some, low.new_zeros(units.shape))
-            part = None if charge is None else charge.restrict(batch)
-            about = self.x[batch], self.ball.restrict(batch), part
-            there = {index: within.restrict(batch) for index, within in outputs.items() if index not in lines}
-            ends = shallow_range(self.graph, node, units, bound, there, about)
-            low, high = tightened((low, high), chosen, ends, keep=True)
         return Interval(low.reshape(-1, *shape), high.reshape(-1, *shape))
 
     def _rows_at_once(self) -> int:

@@ -31,6 +31,7 @@ from relucert.bounding.rounding import (
     absolute,
     rounding_over,
 )
+from relucert.bounding.shallow_bounds import Before, decided
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
@@ -94,11 +95,13 @@ class UnitBounds:
         return self.rounding.at_logits() if index is None else self.rounding.at(index)
 
     @torch.no_grad()
-    def recharged(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> UnitBounds:
-        """The same bounds in the dtype of x, with the rounding of computations in that dtype."""
-        assert self.rounding is not None
+    def charged(self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype) -> UnitBounds:
+        """The same bounds in the dtype of x, with the rounding of computations in that dtype.
+
+        Bounds must hold for the network as it runs in the dtype `executed`.
+        """
         inputs = {index: within.to(x.dtype) for index, within in self.inputs.items()}
-        rounding = rounding_over(net, x, ball, inputs, self.rounding.executed)
+        rounding = rounding_over(net, x, ball, inputs, executed)
         return UnitBounds(inputs, self.logits.to(x.dtype), rounding)
 
     def relaxed(self, net: Network, rule: Rule) -> dict[int, ReLURelaxation | MaxPoolRelaxation]:
@@ -245,12 +248,13 @@ class _PreactivationBounds(ChargedIntervals):
         intervals = self.tightening.intervals or not everything
         if self.backward.patched(source) and self.tightening.every:
             return self.backward.local(self.relaxations, charge)
+        if not everything:
+            before = Before(self.relaxations, self.inputs, self.outputs)
+            known = decided(self.backward, source, known, before, charge)
         if charge is None and not everything:
             gradients = GradientBounds(self.backward.graph, self.backward.x, self.backward.ball)
             if gradients.serves(self.relaxations):
                 return gradients.refined(source, known, self.relaxations)
-        if not everything:
-            known = self.backward.shallow(source, known, self.relaxations, self.outputs, charge)
         for lines in [self.relaxations] if everything else self._stages():
             if self.backward.patched(source):
                 known = self.backward.local_unstable(lines, known, charge)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from relucert.networks.affine_map import Step
@@ -153,45 +153,6 @@ def patches(
         row, column = divmod(place, second.shape[2])
         (top, cut_h), (left, cut_w) = down.window(row), across.window(column)
         yield Patch((row, column), (top, left), rows[:, :, :, cut_h, cut_w])
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Some units of one position: examples and maps (n,), and what their receptive fields see, in pixels and in slopes.
-
-    `rows(slopes)` makes the rows of the units (n, channels, height, width) from slopes (n, taps) of the first convolution's
-    units; `weights` (n, taps) are those of the second filter.
-    """
-
-    place: tuple[int, int]
-    window: tuple[slice, slice]
-    batch: Int[Tensor, " n"]
-    maps: Int[Tensor, " n"]
-    weights: Float[Tensor, " n taps"]
-    taps: Float[Tensor, " taps channels_times_field"]
-    field: tuple[int, int, int]
-    cut: tuple[slice, slice]
-
-    def rows(self, slopes: Float[Tensor, " n taps"]) -> Float[Tensor, " n channels height width"]:
-        """The rows of the units for given slopes."""
-        whole = ((slopes * self.weights) @ self.taps).reshape(-1, *self.field)
-        return whole[:, :, self.cut[0], self.cut[1]]
-
-
-def pairs(
-    first: Step, second: Step, input_shape: tuple[int, ...], needed: Bool[Tensor, " batch maps high wide"]
-) -> Iterator[Pairs]:
-    """The needed units of every position that has some, for images of shape (channels, height, width)."""
-    weights = Filters.of(second).weight
-    down, across = axes(first, second, input_shape)
-    taps = _taps(first.weight(), weights.shape[2:], down, across)
-    field = (first.weight().shape[1], down.field, across.field)
-    every = needed.flatten(2).permute(2, 0, 1)
-    for place in every.flatten(1).any(1).nonzero()[:, 0].tolist():
-        batch, maps = every[place].nonzero(as_tuple=True)
-        row, column = divmod(place, second.shape[2])
-        (top, cut_h), (left, cut_w) = down.window(row), across.window(column)
-        yield Pairs((row, column), (top, left), batch, maps, weights.flatten(1)[maps], taps, field, (cut_h, cut_w))
 
 
 def _filters(

@@ -44,6 +44,16 @@ class Window:
         found = F.unfold(values, self.size, 1, self.outside, self.step)
         return found.transpose(1, 2).reshape(-1, found.shape[1])
 
+    def picked(self, values: Float[Tensor, " batch channels *area"], units: Units) -> Float[Tensor, " n entries"]:
+        """What single units see, zero beyond the border."""
+        padded = F.pad(values, (self.outside[1], self.outside[1], self.outside[0], self.outside[0]))
+        channels, height, width = padded.shape[1:]
+        inner = torch.arange(channels * height * width, device=values.device).view(channels, height, width)
+        row, column = (units.places // units.shape[2]) % units.shape[1], units.places % units.shape[2]
+        first = units.batch * inner.numel() + row * (self.step[0] * width) + column * self.step[1]
+        place = first[:, None] + inner[:, : self.size[0], : self.size[1]].flatten()
+        return padded.flatten().index_select(0, place.flatten()).view(place.shape)
+
     def before(self, step: Step) -> Window:
         """The windows of the layer before a convolution, from those of its values."""
         conv = step.conv
@@ -137,16 +147,17 @@ class WindowRows:
     ) -> Float[Tensor, " n entries"]:
         """Functionals of what units see of the layer before their own, as functionals of the pixels they see."""
         for place in range(len(self.steps) - 2, -1, -1):
-            rows = rows * units.pick(tables[place], self.grids[place + 1])
-            factor = factors[place]
-            if factor.dim() == 2:
-                rows = rows @ factor
-            else:
-                conv = self.steps[place].conv
-                assert conv is not None
-                small = rows.reshape(len(rows), len(factor), *self.windows[place + 1].size)
-                rows = F.conv_transpose2d(small, factor, None, conv.stride, 0, 0, 1, conv.dilation).flatten(1)
+            rows = self.adjoint(place, rows * units.pick(tables[place], self.grids[place + 1]), factors[place])
         return rows
+
+    def adjoint(self, place: int, rows: Float[Tensor, " n taps"], factor: Tensor) -> Float[Tensor, " n entries"]:
+        """Functionals of windows of a layer as functionals of windows of the layer before, by the factor of its step."""
+        if factor.dim() == 2:
+            return rows @ factor
+        conv = self.steps[place].conv
+        assert conv is not None
+        small = rows.reshape(len(rows), len(factor), *self.windows[place + 1].size)
+        return F.conv_transpose2d(small, factor, None, conv.stride, 0, 0, 1, conv.dilation).flatten(1)
 
     def _matrix(self, place: int) -> Tensor:
         """The adjoint of a convolution on windows of its values as a matrix, or its weight where that is too large."""

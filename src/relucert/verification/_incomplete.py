@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
@@ -33,14 +33,12 @@ from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import hyperplane_norms
 from relucert.geometry.theorem import Known, Region
-from relucert.networks.network import Network
 from relucert.networks.traversal import ending
 from relucert.verification._intervals import Intervals
+from relucert.verification._proving import proved_margins
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
-
-CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
 
 
 @dataclass(frozen=True)
@@ -268,87 +266,6 @@ def _explain(found: Outcome) -> None:
         found.reasons[place] = Reason.ROUNDING if float(found.computed[place]) > 0 else Reason.BOUND
 
 
-def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Margins:
-    """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
-
-    For a network in float32 the method goes first in float32, with its rounding charged. What is not proved of the executed
-    network by then is bounded in float64, where the margin is so near to zero that rounding may be what is missing.
-    """
-    if not (method.single and query.net.dtype == torch.float32 and query.prop.fits(torch.float32)):
-        return _margins(query, method, query.double, query.wide, alone=alone)
-    found = _margins(query, method, query.net, query.x, alone=alone)
-    best = found.stacked().double()
-    lead = query.prop.margins(query.net(query.x).double()).amin(1)
-    computed = found.computed.double().nan_to_num(-math.inf, math.inf, -math.inf).amin(1)
-    near = ~(best[..., 2] > 0).all(1) & (computed > -CLOSE * lead)
-    some = near.nonzero()[:, 0]
-    if len(some):
-        part = query.restrict(some)
-        best[some] = torch.fmax(best[some], _margins(part, method, part.double, part.wide, alone=alone).stacked())
-    return Margins.unstacked(best)
-
-
-def _margins(
-    query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"], *, alone: bool
-) -> Margins:
-    """The margins of all inputs by a bounding method, in the dtype of x.
-
-    A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
-    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count.
-    """
-    best, started = x.new_full((*query.prop.offsets.shape, 3), -math.inf), time.monotonic()
-    open_ = _improve(best, torch.arange(len(x), device=x.device), query, method, (net, x))
-    if alone and query.ball.box is not None and len(open_):
-        cut = open_[query.ball.restrict(open_).cut(x[open_])]
-        if isinstance(method, SDP | Moments):
-            method = replace(method, seconds=max(0.0, method.seconds - (time.monotonic() - started)))
-        if len(cut):
-            _improve(best, cut, replace(query, ball=query.ball.without_box()), method, (net, x))
-    return Margins.unstacked(best)
-
-
-def _improve(
-    best: Float[Tensor, " batch specs 3"],
-    open_: Int[Tensor, " open"],
-    query: Query,
-    method: Bounding,
-    bounded: tuple[Network, Float[Tensor, " batch *input"]],
-) -> Int[Tensor, " left"]:
-    """Raise the best margins of open inputs to those of a bounding method; which inputs are still not proved.
-
-    The network and its inputs are those of `bounded`. Cheaper methods that the method contains go first, each from the
-    pre-activation bounds of the one before it; inputs that they prove are left out later, and so are rows of other inputs
-    that they prove for the executed network as well.
-    """
-    net, x = bounded
-    known: UnitBounds | None = None
-    for stage in (*method.contains, method):
-        rows, needed = _unproved(best[open_])
-        ball, prop = query.ball.restrict(open_), query.prop.restrict(open_).select(rows).to(x.dtype)
-        known = stage.start(net, x[open_], ball, query.net.dtype) if known is None else known
-        known, margins = stage.prove(net, known, x[open_], ball, prop)
-        places = rows.unsqueeze(2).expand(-1, -1, 3)
-        before = best[open_].gather(1, places)
-        # Rows that only fill up the table change nothing: answers must be independent of batch composition.
-        after = torch.where(needed.unsqueeze(2), torch.fmax(before, margins.stacked()), before)
-        best[open_] = best[open_].scatter(1, places, after)
-        left = (~query.proves(best[open_][..., 1:]).all(1)).nonzero()[:, 0]
-        open_, known = open_[left], known.restrict(left)
-        if len(open_) == 0:
-            break
-    return open_
-
-
-def _unproved(
-    margins: Float[Tensor, " batch specs 3"],
-) -> tuple[Int[Tensor, " batch some"], Bool[Tensor, " batch some"]]:
-    """The rows of each input that are not proved for the executed network, and which of the table's rows are such ones."""
-    needed = ~(margins[..., 2] > 0)
-    count = max(1, int(needed.sum(1).max()))
-    rows = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
-    return rows, needed.gather(1, rows)
-
-
 Root = tuple[UnitBounds, Margins]
 
 
@@ -395,4 +312,4 @@ def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
         return method.prove(double, method.start(double, query.wide, ball, net.dtype), query.wide, ball, prop)
     known = method.start(net, query.x, ball, net.dtype)
     units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
-    return units.recharged(double, query.wide, ball), Margins.unstacked(margins.stacked().double())
+    return units.charged(double, query.wide, ball, net.dtype), Margins.unstacked(margins.stacked().double())

@@ -34,7 +34,8 @@ class Alpha(AfterCROWN):
     Pre-activation bounds are CROWN's, improved by `inner` steps with separate slopes for each end of every unstable unit; None:
     8 steps for networks of four and more layers of ReLUs and examples of at most 2000 unstable units, none for others.
     `rate` is the step size of the slopes, which are numbers in [0, 1]. After `seconds`, those of `crown` not counted, the
-    best bounds so far are the answer.
+    best bounds so far are the answer. With `early` the sign of margins is all that counts, and CROWN's margins are known: steps
+    on the slopes of a row end once its margin is positive, or hardly will be (`bounding._dual_ascent`).
     """
 
     name = "alpha"
@@ -43,6 +44,7 @@ class Alpha(AfterCROWN):
     inner: int | None = None
     rate: float = 0.3
     seconds: float = math.inf
+    early: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,8 +77,10 @@ class Alpha(AfterCROWN):
     ) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds after the `inner` steps, and the best margins after `steps`."""
         known, started = known.detach(), time.monotonic()
+        best = Margins.unstacked(prop.rows.new_full((*prop.offsets.shape, 3), -math.inf))
         with torch.no_grad():
-            best = crown_margins(net, known, x, ball, prop)
+            if not self.early:
+                best = crown_margins(net, known, x, ball, prop)
             if self.inner_steps(net):
                 known = self._refined(net, known, x, ball, started)
                 best = best.best(crown_margins(net, known, x, ball, prop))
@@ -84,7 +88,8 @@ class Alpha(AfterCROWN):
             return known, best
         outputs = Functionals(net, len(net.graph) - 1, prop.rows, known, x, ball, known.charge())
         schedule = Schedule(steps=self.steps, final=False, deadline=started + self.seconds)
-        return known, best.best(Margins.unstacked(outputs.ascend(self.rate, schedule)).plus(prop.offsets))
+        goal = -prop.offsets if self.early else None
+        return known, best.best(Margins.unstacked(outputs.ascend(self.rate, schedule, goal)).plus(prop.offsets))
 
     def _refined(self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, started: float) -> UnitBounds:
         """Pre-activation bounds with optimised slopes, in a share of the seconds."""
