@@ -39,16 +39,22 @@ def text_of(spec: Specification) -> str:
     return "\n".join(lines) + "\n"
 
 
-def counterexample(x: Sequence[float], y: Sequence[float]) -> str:
+def counterexample(x: Sequence[Fraction], y: Sequence[float]) -> str:
     """The text of a counterexample: ((X_0 value) ... (Y_0 value) ...), in digits that give the numbers back.
 
-    >>> print(counterexample([0.5], [2.0, -1.0]), end="")
+    >>> print(counterexample([Fraction(1, 2)], [2.0, -1.0]), end="")
     ((X_0 0.5)
     (Y_0 2.0)
     (Y_1 -1.0))
     """
-    pairs = [f"(X_{i} {value!r})" for i, value in enumerate(x)] + [f"(Y_{i} {value!r})" for i, value in enumerate(y)]
+    pairs = [f"(X_{i} {_short(value)})" for i, value in enumerate(x)] + [f"(Y_{i} {value!r})" for i, value in enumerate(y)]
     return f"({chr(10).join(pairs)})\n"
+
+
+def _short(value: Fraction) -> str:
+    """A float64 number in as many digits as give it back, any other decimal in all its digits."""
+    near = float(value)
+    return repr(near) if Fraction(near) == value else _decimal(value)
 
 
 def _box(case: Case) -> list[str]:
@@ -65,7 +71,8 @@ def _and(parts: list[str]) -> str:
 
 def _inequality(each: Inequality) -> str:
     terms = [f"(* {_decimal(a)} Y_{i})" for i, a in each.coefficients.items()]
-    return f"(<= {f'(+ {" ".join(terms)})' if terms else '0'} {_decimal(each.bound)})"
+    total = f"(+ {' '.join(terms)})" if terms else "0"
+    return f"(<= {total} {_decimal(each.bound)})"
 
 
 def _decimal(value: Fraction) -> str:

@@ -38,6 +38,8 @@ _AGAIN = 0.5  # of its volume: a box that clipping leaves less of is bounded aga
 _UNITS = 2**21  # units of all boxes of a batch
 _SMALL = 1e-6  # of the side of the whole box: sides of this length are tried at the corner of the whole box
 
+_NARROW, _DOUBLED = 16, 64  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
+
 #: Which points are counterexamples to the property of the input at a position.
 Confirm = Callable[[Float[Tensor, " n *input"], int], Bool[Tensor, " n"]]
 
@@ -110,10 +112,12 @@ class _Search:
                 torch.ones(count, clauses, dtype=torch.bool), torch.full((count,), -math.inf, dtype=torch.float64),
             )
         )  # fmt: skip
+        rounds = 0
         while len(self.frontier) and not self.budget.over:
             started = time.monotonic()
-            boxes = self.frontier.take(self.batch)
+            boxes = self.frontier.take(min(self.batch, _NARROW * 2 ** (rounds // _DOUBLED)))
             self._round(boxes)
+            rounds += 1
             share = torch.bincount(boxes.owner, minlength=count).double()
             self.found.seconds += (time.monotonic() - started) * share / share.sum()
             self._give_up()
