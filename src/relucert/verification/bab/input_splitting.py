@@ -39,6 +39,7 @@ _UNITS = 2**21  # units of all boxes of a batch
 _SMALL = 1e-6  # of the side of the whole box: sides of this length are tried at the corner of the whole box
 
 _NARROW, _DOUBLED = 16, 64  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
+_FEW, _WIDE = 10, 256  # with so few free inputs depth gains little: rounds have so many boxes at first
 
 #: Which points are counterexamples to the property of the input at a position.
 Confirm = Callable[[Float[Tensor, " n *input"], int], Bool[Tensor, " n"]]
@@ -100,6 +101,7 @@ class _Search:
         self.reported = self.given_up.clone()
         units = sum(math.prod(node.shape) for node in self.net.switches)
         self.batch = max(1, min(method.batch, _UNITS // max(1, units)))
+        self.narrow = _NARROW if len(self.free) > _FEW else _WIDE
         self.influence = self._influence()
 
     @torch.no_grad()
@@ -115,7 +117,7 @@ class _Search:
         rounds = 0
         while len(self.frontier) and not self.budget.over:
             started = time.monotonic()
-            boxes = self.frontier.take(min(self.batch, _NARROW * 2 ** (rounds // _DOUBLED)))
+            boxes = self.frontier.take(min(self.batch, self.narrow * 2 ** (rounds // _DOUBLED)))
             self._round(boxes)
             rounds += 1
             share = torch.bincount(boxes.owner, minlength=count).double()
