@@ -36,8 +36,8 @@ Stage = Callable[[Tensor], Iterator[Decision]]
 
 #: With at most so many free inputs most of the time goes to boxes.
 FEW = 10
-#: Seconds of the first search over boxes with more free inputs, and the share of the time for ReLUs after it.
-FIRST, SHARE = 2.0, 0.6
+#: Seconds of the first search over boxes with more free inputs.
+FIRST = 1.0
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
 
 
@@ -150,9 +150,7 @@ class _Group:
         def relus(open_: Tensor) -> Iterator[Decision]:
             from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
 
-            left = max(0.0, deadline - time.monotonic())
-            query = self.query.restrict(open_)
-            for decision in BaB(nodes=10**9).decide(query, Budget(deadline=time.monotonic() + SHARE * left)):
+            for decision in BaB(nodes=10**9).decide(self.query.restrict(open_), Budget(deadline=deadline)):
                 if decision.witness is not None:
                     self.confirm(decision.witness[None].double(), int(open_[decision.index]))
                 yield decision
