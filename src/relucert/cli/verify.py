@@ -73,7 +73,9 @@ def _list(config: Verify, instances: Path) -> int:
         differs = {result.word, result.instance.agreed} == {"sat", "unsat"}
         wrong += differs
         remark = f", agreed is {result.instance.agreed}" if differs else ""
-        print(f"{result.word} {result.seconds:.1f} s {result.instance.onnx} {result.instance.vnnlib}{remark}", flush=True)
+        print(
+            f"{result.word} {result.seconds:.1f} s {result.instance.onnx} {result.instance.vnnlib}{remark}", flush=True
+        )
     total = sum(counts.values())
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
     print(f"{total} instances: {words}; {wrong} differ from the agreed verdict; results: {config.out}")

@@ -126,7 +126,9 @@ def read_instances(path: str | Path) -> list[Instance]:
             try:
                 limit = float(named["seconds"])
             except ValueError as error:
-                raise DamagedData(f"seconds must be a number, got {named['seconds']!r}", entry=f"line {number}") from error
+                raise DamagedData(
+                    f"seconds must be a number, got {named['seconds']!r}", entry=f"line {number}"
+                ) from error
             if not 0 < limit < 10**7:
                 raise DamagedData(f"seconds must be positive, got {limit:g}", entry=f"line {number}")
             other = named.get("alpha_beta_crown_seconds", "")
@@ -152,18 +154,27 @@ def read_results(path: str | Path) -> list[Result]:
         whole = text[: text.rfind("\n") + 1]
         lines = list(csv.reader(io.StringIO(whole)))
         if lines and lines[0] != HEAD:
-            raise DamagedData(f"its first line must be {','.join(HEAD)}, got {','.join(lines[0])[:80]!r}", entry="line 1")
+            raise DamagedData(
+                f"its first line must be {','.join(HEAD)}, got {','.join(lines[0])[:80]!r}", entry="line 1"
+            )
         found = []
         for number, cells in enumerate(lines[1:], 2):
             if len(cells) != len(HEAD) or cells[3] not in WORDS:
-                raise DamagedData(f"it must have {len(HEAD)} cells and a result of {', '.join(WORDS)}", entry=f"line {number}")
+                raise DamagedData(
+                    f"it must have {len(HEAD)} cells and a result of {', '.join(WORDS)}", entry=f"line {number}"
+                )
             instance = Instance(cells[0], cells[1], float(cells[2]), cells[6], cells[7])
             found.append(Result(instance, cells[3], float(cells[4]), cells[5]))
     return found
 
 
 def run_instances(
-    path: str | Path, out: str | Path, *, workers: int = 1, most: float | None = None, counterexamples: Path | None = None
+    path: str | Path,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    most: float | None = None,
+    counterexamples: Path | None = None,
 ) -> Iterator[Result]:
     """The results of a list of instances, those that `out` has already first; paths are relative to the folder of the list.
 

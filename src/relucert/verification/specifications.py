@@ -79,7 +79,9 @@ def decide_specification(net: Network, spec: Specification, runtime: Runtime, de
         if found.word == "sat":
             assert found.counterexample is not None
             if not spec.violated(found.counterexample.x, [Fraction(value) for value in found.counterexample.y]):
-                raise Contradiction("a counterexample must violate the specification that it was found for, got one that does not")
+                raise Contradiction(
+                    "a counterexample must violate the specification that it was found for, got one that does not"
+                )
             return found
         open_ |= found.word != "unsat"
     word = "unsat" if not open_ else "timeout" if time.monotonic() >= deadline else "unknown"
@@ -170,9 +172,9 @@ class _Group:
             y = [float(value) for value in self.runtime.run(values)]
             real = self.net(torch.from_numpy(values).reshape(1, *self.net.input_shape))[0].tolist()
             case = self.cases[own]
-            unsafe = all(
-                math.isfinite(value) for value in y
-            ) and all(case.unsafe([Fraction(value) for value in outputs]) for outputs in (y, real))
+            unsafe = all(math.isfinite(value) for value in y) and all(
+                case.unsafe([Fraction(value) for value in outputs]) for outputs in (y, real)
+            )
             found[place] = unsafe and case.contains(x)
             if found[place] and self.found is None:
                 self.found = Counterexample(x, tuple(y))

@@ -42,7 +42,9 @@ class Runtime:
         if inputs[0].type not in KINDS:
             raise UnsupportedLayer(f"{path} must have an input of float32 or float64, got {inputs[0].type}")
         self.name, self.dtype = inputs[0].name, KINDS[inputs[0].type]
-        self.shape = [1 if place == 0 or not isinstance(size, int) else size for place, size in enumerate(inputs[0].shape)]
+        self.shape = [
+            1 if place == 0 or not isinstance(size, int) else size for place, size in enumerate(inputs[0].shape)
+        ]
 
     @property
     def size(self) -> int:

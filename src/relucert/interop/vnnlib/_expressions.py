@@ -64,7 +64,9 @@ def expressions(text: str) -> list[Form]:
         for token in _TOKEN.findall(line.partition(";")[0]):
             if token == "(":
                 if len(open_) >= DEEPEST:
-                    raise DamagedData(f"brackets must be nested at most {DEEPEST} deep, got '('", entry=f"line {number}")
+                    raise DamagedData(
+                        f"brackets must be nested at most {DEEPEST} deep, got '('", entry=f"line {number}"
+                    )
                 open_.append(([], number))
             elif token == ")":
                 if not open_:
@@ -80,5 +82,7 @@ def expressions(text: str) -> list[Form]:
             else:
                 raise wrong("outside of brackets there must be nothing", Word(token, number))
     if open_:
-        raise DamagedData("every '(' must be closed before the file ends, got '(' without ')'", entry=f"line {open_[-1][1]}")
+        raise DamagedData(
+            "every '(' must be closed before the file ends, got '(' without ')'", entry=f"line {open_[-1][1]}"
+        )
     return found

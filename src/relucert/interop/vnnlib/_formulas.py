@@ -65,7 +65,9 @@ def conjoined(parts: list[list[Disjunct]], where: str) -> list[Disjunct]:
         many *= len(part)
         longest += max(map(len, part), default=0)
     if many > 1 and many * longest > MOST:
-        raise DamagedData(f"a formula must have at most {MOST} inequalities in normal form, got {many * longest}", entry=where)
+        raise DamagedData(
+            f"a formula must have at most {MOST} inequalities in normal form, got {many * longest}", entry=where
+        )
     return [tuple(atom for disjunct in choice for atom in disjunct) for choice in product(*parts)]
 
 

@@ -65,7 +65,9 @@ def _text(path: Path) -> str:
         except (zlib.error, gzip.BadGzipFile) as error:
             raise DamagedData(f"it must be a gzip file: {error}") from error
         if not unpacker.eof:
-            raise DamagedData(f"it must be a whole gzip file of at most {LARGEST} bytes, got an end too early or too late")
+            raise DamagedData(
+                f"it must be a whole gzip file of at most {LARGEST} bytes, got an end too early or too late"
+            )
     if len(data) > LARGEST:
         raise DamagedData(f"it must have at most {LARGEST} bytes, got {len(data)}")
     try:
@@ -93,7 +95,9 @@ def _count(letter: str, known: set[Name]) -> int:
         raise DamagedData(f"there must be a variable {letter}_0, got none")
     missing = min(set(range(len(numbers))) - numbers, default=None)
     if missing is not None:
-        raise DamagedData(f"variables {letter} must be numbered without gaps, got {letter}_{max(numbers)} without {letter}_{missing}")
+        raise DamagedData(
+            f"variables {letter} must be numbered without gaps, got {letter}_{max(numbers)} without {letter}_{missing}"
+        )
     return len(numbers)
 
 
@@ -137,7 +141,8 @@ def _collect(
         else:
             names = ", ".join(sorted(f"{letter}_{number}" for letter, number in function.coefficients))
             raise DamagedData(
-                f"an inequality must be about one input or about outputs alone, got one of {names}", entry=f"line {atom.line}"
+                f"an inequality must be about one input or about outputs alone, got one of {names}",
+                entry=f"line {atom.line}",
             )
     return True
 

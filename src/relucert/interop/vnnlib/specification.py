@@ -117,7 +117,9 @@ def _rounded(value: Fraction, towards: float) -> float:
     try:
         near = float(value)
     except OverflowError as error:
-        raise InvalidInput(f"numbers must be at most 1e308 in absolute value, got one of {len(str(value))} digits") from error
+        raise InvalidInput(
+            f"numbers must be at most 1e308 in absolute value, got one of {len(str(value))} digits"
+        ) from error
     exact = Fraction(near)
     if exact == value or (exact > value) == (towards > 0):
         return near

@@ -29,7 +29,11 @@ def text_of(spec: Specification) -> str:
         if len(case.conjunctions) == 1:
             lines += [f"(assert {_inequality(each)})" for each in case.conjunctions[0]]
         else:
-            lines += ["(assert (or", *(f"  {_and([_inequality(each) for each in own])}" for own in case.conjunctions), "))"]
+            lines += [
+                "(assert (or",
+                *(f"  {_and([_inequality(each) for each in own])}" for own in case.conjunctions),
+                "))",
+            ]
     else:
         lines.append("(assert (or")
         for case in spec.cases:
@@ -47,7 +51,9 @@ def counterexample(x: Sequence[Fraction], y: Sequence[float]) -> str:
     (Y_0 2.0)
     (Y_1 -1.0))
     """
-    pairs = [f"(X_{i} {_short(value)})" for i, value in enumerate(x)] + [f"(Y_{i} {value!r})" for i, value in enumerate(y)]
+    pairs = [f"(X_{i} {_short(value)})" for i, value in enumerate(x)] + [
+        f"(Y_{i} {value!r})" for i, value in enumerate(y)
+    ]
     return f"({chr(10).join(pairs)})\n"
 
 

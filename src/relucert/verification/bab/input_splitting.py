@@ -38,7 +38,10 @@ _AGAIN = 0.5  # of its volume: a box that clipping leaves less of is bounded aga
 _UNITS = 2**21  # units of all boxes of a batch
 _SMALL = 1e-6  # of the side of the whole box: sides of this length are tried at the corner of the whole box
 
-_NARROW, _DOUBLED = 16, 64  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
+_NARROW, _DOUBLED = (
+    16,
+    64,
+)  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
 _FEW, _WIDE = 10, 256  # with so few free inputs depth gains little: rounds have so many boxes at first
 
 #: Which points are counterexamples to the property of the input at a position.
