@@ -15,6 +15,8 @@ VERBS = {
     "certify": "verdicts at one radius: proved robust, or not",
     "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
+    "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",
+    "supports": "whether an ONNX and a VNN-LIB file can be verified",
     "data": "list, fetch and describe the data sets",
     "doctor": "check what proofs assume of this machine and of torch",
 }
@@ -23,7 +25,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Exit codes: 0 done, 1 `doctor` has found a fault, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard
+    Exit codes: 0 done, 1 `doctor` has found a fault or `supports` says no, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard
     output closed the pipe.
     """
     try:

@@ -15,6 +15,9 @@ from relucert.core.errors import InvalidInput
 class Property:
     """A property of the logits: C f(z) + c > 0 in all rows, with rows C (batch, specs, classes) and offsets c (batch, specs).
 
+    With `clauses`, the number of a clause for every row, the property holds where every clause has a row with a positive
+    margin: a conjunction of disjunctions. Without, every row is a clause of its own.
+
     >>> two = class_stays(torch.tensor([1]), classes=3)
     >>> two.rows
     tensor([[[-1.,  1.,  0.],
@@ -27,6 +30,7 @@ class Property:
 
     rows: Float[Tensor, "batch specs classes"]
     offsets: Float[Tensor, "batch specs"]
+    clauses: Int[Tensor, " specs"] | None = None
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 3 or self.rows.shape[1] == 0:
@@ -35,6 +39,8 @@ class Property:
             raise InvalidInput(
                 f"offsets must have shape (batch, specs) = {tuple(self.rows.shape[:2])}, got {tuple(self.offsets.shape)}"
             )
+        if self.clauses is not None:
+            _check_clauses(self.clauses, self.rows.shape[1])
         for name in ("rows", "offsets"):
             values = getattr(self, name)
             if not values.is_floating_point():
@@ -67,8 +73,22 @@ class Property:
         return product.squeeze(-1) + self.offsets.to(dtype)
 
     def margin(self, logits: Float[Tensor, "*many batch classes"]) -> Float[Tensor, "*many batch"]:
-        """The smallest of `margins`."""
-        return self.margins(logits).amin(-1)
+        """The smallest margin of a clause, which is the largest of its rows; without clauses the smallest of `margins`."""
+        return self.by_clause(self.margins(logits)).amin(-1)
+
+    def by_clause(self, margins: Float[Tensor, "*many specs"]) -> Float[Tensor, "*many clauses"]:
+        """The largest margin of every clause; NaN counts as no margin.
+
+        >>> either = Property(torch.eye(2)[None], torch.zeros(1, 2), torch.tensor([0, 0]))
+        >>> either.by_clause(torch.tensor([[-1.0, 2.0]]))
+        tensor([[2.]])
+        """
+        if self.clauses is None:
+            return margins
+        count = int(self.clauses.max()) + 1
+        found = margins.new_full((*margins.shape[:-1], count), -torch.inf)
+        places = self.clauses.to(margins.device).expand(margins.shape)
+        return found.scatter_reduce(-1, places, margins.nan_to_num(-torch.inf, torch.inf, -torch.inf), "amax")
 
     def holds(self, logits: Float[Tensor, "*many batch classes"]) -> Bool[Tensor, "*many batch"]:
         """Whether `margin` is positive; a tie or NaN does not count as positive."""
@@ -76,16 +96,16 @@ class Property:
 
     def restrict(self, index: slice | Tensor) -> Property:
         """The property restricted to some examples, given as a slice, a mask (batch,) or positions (n,)."""
-        return Property(self.rows[index], self.offsets[index])
+        return Property(self.rows[index], self.offsets[index], self.clauses)
 
     def select(self, rows: Int[Tensor, "batch some"]) -> Property:
-        """The property of some rows of each example, by their positions."""
+        """The property that some rows of each example are positive, by their positions; clauses are not kept."""
         places = rows.unsqueeze(2).expand(-1, -1, self.classes)
         return Property(self.rows.gather(1, places), self.offsets.gather(1, rows))
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Property:
         """The same property in another dtype or on another device."""
-        return Property(self.rows.to(device, dtype), self.offsets.to(device, dtype))
+        return Property(self.rows.to(device, dtype), self.offsets.to(device, dtype), self.clauses)
 
     def fits(self, dtype: torch.dtype) -> bool:
         """Whether all numbers of the property are numbers of a dtype."""
@@ -143,6 +163,16 @@ def _differences(
     y, targets = y.to(one_hot.device).long(), targets.to(one_hot.device).long()
     rows = one_hot[y][:, None] - one_hot[targets]
     return Property(rows, rows.new_zeros(rows.shape[:2]))
+
+
+def _check_clauses(clauses: Tensor, specs: int) -> None:
+    if clauses.shape != (specs,) or clauses.is_floating_point() or clauses.dtype == torch.bool:
+        raise InvalidInput(
+            f"clauses must have one whole number for each of {specs} rows, got {clauses.dtype} {tuple(clauses.shape)}"
+        )
+    numbers = clauses.unique()
+    if not torch.equal(numbers, torch.arange(len(numbers), device=numbers.device)):
+        raise InvalidInput(f"clauses must be numbered from 0 without gaps, got {numbers.tolist()}")
 
 
 def _check_classes(name: str, labels: Tensor, classes: int, *, ndim: int) -> None:

@@ -1,1 +1,1 @@
-"""Networks in other formats: `loading` (any file, chosen by its name), `onnx`, `mat` (the paper's .mat files), `sklearn`."""
+"""Networks in other formats: `loading` (any file, chosen by its name), `onnx`, `vnnlib` (properties), `mat` (the paper's .mat files), `sklearn`."""

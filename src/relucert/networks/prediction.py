@@ -111,12 +111,12 @@ def adversarial(
 
 @torch.no_grad()
 def confirmed(double: Network, points: Float[Tensor, " batch *input"], prop: Property) -> Bool[Tensor, " batch"]:
-    """Where a property is proved to fail in real arithmetic: some margin is negative by more than its rounding error."""
+    """Where a property is proved to fail in real arithmetic: all margins of some clause are negative by more than rounding."""
     logits, errors = logits_with_errors(double, points.double())
     # The sum of a row is rounded once for every logit and for the offset.
     sizes = errors + gamma_above(prop.classes + 2) * logits.abs()
     off = (prop.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + gamma_above(4) * prop.offsets.abs()
-    return (prop.margins(logits) + off < 0).any(1)
+    return (prop.by_clause(prop.margins(logits) + off) < 0).any(1)
 
 
 @torch.no_grad()

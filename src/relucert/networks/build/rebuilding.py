@@ -7,6 +7,7 @@ norm keeps its running statistics and can be trained on.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ from relucert.networks.build._description import check_description
 from relucert.networks.layers.family import Restored
 from relucert.networks.layers.table import restoring
 from relucert.networks.network import Network
+
+#: Layers whose shapes are checked by running them, in networks whose values and constants have at most so many entries: what
+#: torch needs for shapes without numbers takes a second to import.
+PLAIN, LIGHT = frozenset({"input", "linear", "relu", "reshape", "shift"}), 2**12
 
 
 def describe(net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -101,18 +106,28 @@ class Rebuilt(nn.Module):
 
     @torch.no_grad()
     def check_shapes(self, description: dict[str, Any]) -> None:
-        """Raise unless every layer makes the shape that the description says; no numbers are computed."""
+        """Raise unless every layer makes the shape that the description says; large networks are not computed."""
         shapes = [tuple(entry["shape"]) for entry in description["nodes"]]
         training = self.training
         self.eval()
-        values = [torch.empty(2, *shapes[0], device="meta")]
+        device = self._device(description)
+        values = [torch.zeros(2, *shapes[0], device=device)]
         for place, (layer, inputs) in enumerate(zip(self.layers, self.inputs, strict=True), 1):
-            held = {name: value.to("meta") for name, value in (*layer.named_parameters(), *layer.named_buffers())}
+            held = {name: value.to(device) for name, value in (*layer.named_parameters(), *layer.named_buffers())}
             value = functional_call(layer, held, tuple(values[i].to(_dtype(held)) for i in inputs))
             if tuple(value.shape) != (2, *shapes[place]):
                 raise InvalidInput(f"node {place} must have shape {shapes[place]}, got {tuple(value.shape[1:])}")
             values.append(value)
         self.train(training)
+
+    def _device(self, description: dict[str, Any]) -> str:
+        """Where shapes are checked: on the CPU where that takes next to nothing, else without numbers."""
+        entries = description["nodes"]
+        plain = all(entry["kind"] in PLAIN and math.prod(entry["shape"]) <= LIGHT for entry in entries)
+        shifts = [layer for entry, layer in zip(entries[1:], self.layers, strict=True) if entry["kind"] == "shift"]
+        sizes = [value.numel() for layer in shifts for value in layer.buffers()]
+        sizes += [value.numel() for layer in shifts for value in layer.parameters()]
+        return "cpu" if plain and all(size <= LIGHT for size in sizes) else "meta"
 
     def forward(self, x: Tensor) -> Tensor:
         values = [x]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +36,8 @@ def trace(module: nn.Module, input_shape: Shape, mean: Source | None, std: Sourc
         start = builder.add(Scale(std, True, start.shape), start, name="input normalisation")
     return _Replay(builder, start).graph()
 
+
+_TORCH = str(Path(torch.__file__).parent)
 
 #: Modules that compute something else in train mode.
 MODAL = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -67,12 +71,20 @@ def logits_of(output: Any) -> Any:
 class _Tracer(fx.Tracer):
     """Records compiled and parallel parts as what they hold."""
 
-    record_stack_traces = True
     proxy_buffer_attributes = True
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         inner = unwrapped(m)
         return super().call_module(inner, forward if inner is m else inner.forward, args, kwargs)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """A step with the lines of the module's code that make it; torch's own record of these imports its compilers."""
+        node = super().create_node(*args, **kwargs)
+        frames = traceback.extract_stack()
+        first = next((place for place, frame in enumerate(frames) if frame.name == "forward"), len(frames))
+        lines = [frame for frame in frames[first:] if not frame.filename.startswith((_TORCH, __file__))]
+        node.stack_trace = "".join(traceback.format_list(lines)).strip() or None
+        return node
 
 
 def mode_matters(module: nn.Module) -> bool:

@@ -1,0 +1,283 @@
+"""`inputs`: branch and bound over the inputs, for networks with few of them; thousands of boxes are bounded in one batch.
+
+A box is closed when every clause of the property is proved in it. What is left is first clipped: the linear bound of a row that
+a clause needs shows where in the box the row may fail, and everything else is cut away (`_boxes.clipped`). A box that clipping
+does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched from the corners where
+bounds are smallest and by gradient descent.
+
+Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relucert.bounding.backward_bounds import BUDGET
+from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.propagation import pull_back
+from relucert.bounding.relaxation import Rule
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import Method, spec
+from relucert.core.properties import Property
+from relucert.core.verdict import Reason
+from relucert.networks.prediction import falsified
+from relucert.verification.bab._boxes import BoxFrontier, Boxes, clipped
+from relucert.verification.verifier import Budget, Decision, Outcome, Query
+
+RULES: tuple[Rule, ...] = ("adaptive", "flat")
+_AGAIN = 0.5  # of its volume: a box that clipping leaves less of is bounded again before it is halved
+_UNITS = 2**21  # units of all boxes of a batch
+_SMALL = 1e-6  # of the side of the whole box: sides of this length are tried at the corner of the whole box
+
+_NARROW, _DOUBLED = (
+    16,
+    64,
+)  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
+_FEW, _WIDE = 10, 256  # with so few free inputs depth gains little: rounds have so many boxes at first
+
+#: Which points are counterexamples to the property of the input at a position.
+Confirm = Callable[[Float[Tensor, " n *input"], int], Bool[Tensor, " n"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSplitting(Method):
+    """At most `nodes` boxes an input; `batch` of them are bounded together, fewer where the network is large.
+
+    `budget`: bytes of memory of backward propagation; `memory`: of open boxes, beyond which the search is given up.
+    """
+
+    name = "inputs"
+    nodes: int = 100_000_000
+    batch: int = 2048
+    budget: int = BUDGET
+    memory: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("nodes", "batch", "memory"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} of inputs must be at least 1, got {getattr(self, name)}")
+
+    def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
+        """Either verdict for every input, given time; the ball must be that of l_inf."""
+        return self.search(query, budget, None)
+
+    def search(self, query: Query, budget: Budget, confirm: Confirm | None) -> Iterator[Decision]:
+        """As `decide`; `confirm` says which points count as counterexamples."""
+        if not math.isinf(query.p):
+            raise InvalidInput(f"ball must be one of l_inf for the method inputs, got {query.ball!r}")
+        return _Search(query, self, budget, confirm or _falsifying(query)).run()
+
+
+def _falsifying(query: Query) -> Confirm:
+    """Points that falsify the property for the network as executed and in real arithmetic."""
+
+    def confirm(points: Tensor, owner: int) -> Tensor:
+        own = torch.full((len(points),), owner)
+        rounded = query.ball.restrict(own).project(query.x[own], points.to(query.x.dtype))
+        points.copy_(rounded.double())
+        return falsified(query.net, query.double, rounded, query.prop.restrict(own))
+
+    return confirm
+
+
+class _Search:
+    """The boxes of all inputs, and what is known of the inputs."""
+
+    def __init__(self, query: Query, method: InputSplitting, budget: Budget, confirm: Confirm):
+        self.query, self.method, self.budget, self.confirm = query, method, budget, confirm
+        self.net, self.prop, self.limit = query.double, query.prop, budget.each(len(query))
+        self.clauses = torch.arange(self.prop.rows.shape[1]) if self.prop.clauses is None else self.prop.clauses
+        self.found, self.frontier = Outcome.nothing(query.wide), BoxFrontier()
+        self.low, self.high = (side.flatten(1) for side in query.ball.hull(query.wide))
+        self.free = (self.low < self.high).any(0).nonzero()[:, 0]
+        self.given_up = torch.zeros(len(query), dtype=torch.bool)
+        self.reported = self.given_up.clone()
+        units = sum(math.prod(node.shape) for node in self.net.switches)
+        self.batch = max(1, min(method.batch, _UNITS // max(1, units)))
+        self.narrow = _NARROW if len(self.free) > _FEW else _WIDE
+        self.influence = self._influence()
+
+    @torch.no_grad()
+    def run(self) -> Iterator[Decision]:
+        """Round after round of boxes until nothing is open."""
+        count, clauses = len(self.query), int(self.clauses.max()) + 1
+        self.frontier.add(
+            Boxes(
+                self.low[:, self.free], self.high[:, self.free], torch.arange(count),
+                torch.ones(count, clauses, dtype=torch.bool), torch.full((count,), -math.inf, dtype=torch.float64),
+            )
+        )  # fmt: skip
+        rounds = 0
+        while len(self.frontier) and not self.budget.over:
+            started = time.monotonic()
+            boxes = self.frontier.take(min(self.batch, self.narrow * 2 ** (rounds // _DOUBLED)))
+            self._round(boxes)
+            rounds += 1
+            share = torch.bincount(boxes.owner, minlength=count).double()
+            self.found.seconds += (time.monotonic() - started) * share / share.sum()
+            self._give_up()
+            self.frontier.keep(~(self.found.decided | self.given_up))
+            yield from self._decided()
+        self.found.timed |= ~(self.found.decided | self.given_up)
+        yield from self.found.finish(self.reported, spec(self.method), self.query.x.dtype)
+
+    def _give_up(self) -> None:
+        """Note which inputs are proved, and which have used up their boxes, their seconds or the memory."""
+        open_ = torch.zeros_like(self.given_up)
+        for part in self.frontier.parts:
+            open_[part.owner] = True
+        proved = ~(open_ | self.found.decided | self.given_up)
+        self.found.proved |= proved
+        late = open_ & (self.found.seconds >= self.limit)
+        self.found.timed |= late
+        many = open_ & ~late & (self.found.nodes >= self.method.nodes)
+        size = len(self.frontier) * (16 * len(self.free) + 32)
+        full = open_ & ~late & ~many & (size > self.method.memory)
+        for mask, reason in ((many, Reason.NODES), (full, Reason.MEMORY)):
+            for place in mask.nonzero()[:, 0].tolist():
+                self.found.reasons.setdefault(place, reason)
+        self.given_up |= late | many | full
+
+    def _decided(self) -> Iterator[Decision]:
+        """The decisions about inputs that are decided since the last call."""
+        decided = self.found.decided & ~self.reported
+        self.reported |= decided
+        yield from self.found.decisions(decided.nonzero()[:, 0].tolist(), spec(self.method), self.query.x.dtype)
+
+    def _whole(self, values: Float[Tensor, " n free"], owner: Tensor, other: Tensor) -> Float[Tensor, " n *input"]:
+        """Points of all inputs from those of the free ones; the others are those of `other`."""
+        flat = other[owner].clone()
+        flat[:, self.free] = values
+        return flat.reshape(-1, *self.query.wide.shape[1:])
+
+    def _round(self, boxes: Boxes) -> None:
+        """Bound boxes; what is not proved is clipped, searched for counterexamples and halved."""
+        self.found.nodes += torch.bincount(boxes.owner, minlength=len(self.query))
+        low, high = self._whole(boxes.lower, boxes.owner, self.low), self._whole(boxes.upper, boxes.owner, self.high)
+        x = low / 2 + high / 2
+        ball = Ball(math.inf, math.inf, box=(low, high))
+        units = CROWN(budget=self.method.budget).start(self.net, x, ball, torch.float64)
+        prop = self.prop.restrict(boxes.owner)
+        rows, margins = self._linear_bounds(units, x, ball, prop)
+        best, chosen = margins.max(1)  # of the rules
+        by_clause = prop.by_clause(best)
+        lower, upper, empty = self._clip(boxes, rows, margins)
+        still = boxes.open & ~(by_clause > 0) & ~empty
+        left = still.any(1).nonzero()[:, 0]
+        if len(left) == 0:
+            return
+        worst = by_clause.masked_fill(~still, math.inf)[left].min(1)
+        open_ = Boxes(lower[left], upper[left], boxes.owner[left], still[left], worst.values)
+        # The row that comes nearest to a proof of the clause that is farthest from one.
+        nearest = best[left].masked_fill(self.clauses != worst.indices[:, None], -math.inf).argmax(1)
+        row = rows[left, chosen[left, nearest], nearest]
+        if self._falsify(open_, boxes.restrict(left), row):
+            return
+        self._split(open_, boxes.restrict(left), row, units, left)
+
+    def _linear_bounds(
+        self, units: UnitBounds, x: Tensor, ball: Ball, prop: Property
+    ) -> tuple[Float[Tensor, " n rules specs free"], Float[Tensor, " n rules specs"]]:
+        """Linear lower bounds of all rows by every rule: coefficients of the free inputs, and proved margins."""
+        rows, margins = [], []
+        for rule in RULES:
+            relaxed = units.relaxed(self.net, rule)
+            functional = pull_back(self.net.graph, len(self.net.graph) - 1, prop.rows, relaxed, units.charge())
+            rows.append(functional.rows.flatten(2)[:, :, self.free])
+            margins.append(functional.margins(x, ball).plus(prop.offsets).real)
+        return torch.stack(rows, 1), torch.stack(margins, 1).nan_to_num(-math.inf, math.inf, -math.inf)
+
+    def _clip(self, boxes: Boxes, rows: Tensor, margins: Tensor) -> tuple[Tensor, Tensor, Bool[Tensor, " n clauses"]]:
+        """The boxes around what all rows of some open clause leave, and the clauses that leave nothing."""
+        rules = rows.shape[1]
+        low, high = clipped(boxes.lower, boxes.upper, rows.flatten(1, 2), margins.flatten(1))
+        count = boxes.open.shape[1]
+        place = self.clauses.repeat(rules)[None, :, None].expand(low.shape)
+        shape = (len(boxes), count, low.shape[2])
+        below = low.new_full(shape, -math.inf).scatter_reduce(1, place, low, "amax")
+        above = high.new_full(shape, math.inf).scatter_reduce(1, place, high, "amin")
+        empty = (below > above).any(2)
+        gone = (empty | ~boxes.open).unsqueeze(2)
+        lower = below.masked_fill(gone, math.inf).amin(1)
+        upper = above.masked_fill(gone, -math.inf).amax(1)
+        return lower, upper, empty
+
+    def _falsify(self, boxes: Boxes, before: Boxes, row: Tensor) -> bool:
+        """Try the corners where the bounds are smallest, the centres, and corners of the whole box; whether all is decided."""
+        corner = torch.where(row > 0, boxes.lower, boxes.upper)
+        centre = boxes.lower / 2 + boxes.upper / 2
+        owner = boxes.owner
+        root_low, root_high = self.low[owner][:, self.free], self.high[owner][:, self.free]
+        near = torch.where(centre - root_low < root_high - centre, root_low, root_high)
+        small = boxes.width <= _SMALL * (root_high - root_low)
+        tried = [corner, centre] + ([torch.where(small, near, centre)] if bool(small.any()) else [])
+        points = self._whole(torch.cat(tried), owner.repeat(len(tried)), self.low)
+        self.try_points(points, owner.repeat(len(tried)))
+        return bool(self.found.decided.all())
+
+    def try_points(self, points: Float[Tensor, " n *input"], owner: Tensor) -> None:
+        """Run points through the network, and confirm those whose margin is not positive, the smallest first."""
+        margins = self.prop.restrict(owner).margin(self.net(points))
+        for place in (margins <= 0).nonzero()[:, 0][margins[margins <= 0].argsort()].tolist()[:_TRIED]:
+            own = int(owner[place])
+            if self.found.decided[own]:
+                continue
+            point = points[place : place + 1].clone()
+            if bool(self.confirm(point, own)[0]):
+                self.found.falsified[own], self.found.witness[own] = True, point[0].to(self.query.x.dtype)
+
+    def _split(self, boxes: Boxes, before: Boxes, row: Tensor, units: UnitBounds, left: Tensor) -> None:
+        """Halve boxes, but those that clipping has made much smaller."""
+        whole = before.width.clamp(min=math.ulp(0.0))
+        shrunk = (boxes.width / whole).clamp(min=1e-300).log().sum(1)
+        again = shrunk < math.log(_AGAIN)
+        self.frontier.add(boxes.restrict(again))
+        halved = ~again
+        boxes, row = boxes.restrict(halved), row[halved]
+        if len(boxes) == 0:
+            return
+        score = row.abs() * boxes.width + self._gaps(units, left[halved]) * boxes.width
+        possible = boxes.divisible()
+        stuck = ~possible.any(1)
+        for place in boxes.owner[stuck].unique().tolist():
+            self.given_up[place] = True
+            self.found.reasons.setdefault(place, Reason.SUBPROBLEM)
+        side = score.masked_fill(~possible, -math.inf).argmax(1)
+        self.frontier.add(boxes.restrict(~stuck).halves(side[~stuck]))
+
+    def _influence(self) -> dict[int, Float[Tensor, " free units"]]:
+        """How much every free input moves the units of the first switching nodes, by the nodes' index."""
+        first = self.net.switches[:1]
+        base = self.query.wide[:1].flatten(1)
+        moved = base.repeat(len(self.free) + 1, 1)
+        moved[torch.arange(len(self.free)), self.free] += 1.0
+        found = {}
+        for node in first:
+            value = self.net.graph.values(moved.reshape(-1, *self.query.wide.shape[1:]), [node.inputs[0]])
+            flat = value[node.inputs[0]].flatten(1)
+            found[node.index] = (flat[:-1] - flat[-1:]).abs()
+        return found
+
+    def _gaps(self, units: UnitBounds, which: Tensor) -> Float[Tensor, " n free"]:
+        """How much of the relaxation error of the first switching nodes every free input makes, for each unit of its length."""
+        total = torch.zeros(len(which), len(self.free), dtype=torch.float64)
+        for index, moves in self.influence.items():
+            within = units.inputs[index]
+            low, high = within.lower.flatten(1)[which], within.upper.flatten(1)[which]
+            gap = ((-low).clamp(min=0) * high.clamp(min=0)) / (high - low).clamp(min=1e-300)
+            total += (gap / (high - low).clamp(min=1e-300)) @ moves.T
+        return GAP * total
+
+
+_TRIED = 16  # points of a batch that are confirmed
+GAP = 0.01

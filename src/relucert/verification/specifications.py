@@ -1,0 +1,229 @@
+"""`decide_specification`: is the unsafe set of a specification reached? The verdicts of the verification competition.
+
+unsat: proved, for the network of real arithmetic with the file's weights over the boxes of the file. sat: a counterexample that
+lies in its box in rational arithmetic and whose outputs satisfy the inequalities in rational arithmetic, once as executed by
+onnxruntime and once in float64. timeout: the clock ended the search. unknown: the search ended without an answer.
+
+Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`), then
+ReLUs (`bab.bab`) where every clause of the property is one row, then boxes again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relucert.core.ball import Ball
+from relucert.core.errors import Contradiction, InvalidInput
+from relucert.core.properties import Property
+from relucert.core.verdict import Verdict
+from relucert.interop.onnx.execution import Runtime
+from relucert.interop.vnnlib.specification import Case, Specification
+from relucert.networks.network import Network
+from relucert.verification.bab.input_splitting import InputSplitting
+from relucert.verification.verifier import Budget, Decision, Query
+
+#: Decisions about the open cases of a group.
+Stage = Callable[[Tensor], Iterator[Decision]]
+
+#: With at most so many free inputs most of the time goes to boxes.
+FEW = 10
+#: Seconds of the first search over boxes with more free inputs.
+FIRST = 1.0
+_CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
+
+
+@dataclass(frozen=True, eq=False)
+class Counterexample:
+    """An input (exact, as rational numbers) and the outputs that onnxruntime computes there."""
+
+    x: tuple[Fraction, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """`word` is unsat, sat, unknown or timeout; `by` is the method that decided."""
+
+    word: str
+    by: str
+    counterexample: Counterexample | None = None
+    nodes: int = 0
+
+
+def decide_specification(net: Network, spec: Specification, runtime: Runtime, deadline: float) -> Answer:
+    """Decide a specification about a network in float64 until `deadline`, a moment of `time.monotonic`.
+
+    `runtime` executes the file that the network was read from.
+    """
+    check_sizes(net, spec)
+    if net.dtype != torch.float64:
+        raise InvalidInput(f"net must be in float64 to decide a specification, got {net.dtype}")
+    open_, nodes = False, 0
+    # Cases are grouped by the structure of their properties.
+    groups: dict[tuple[int, ...], list[Case]] = {}
+    for case in spec.cases:
+        groups.setdefault(tuple(map(len, case.conjunctions)), []).append(case)
+    by = "no input is unsafe"
+    for cases in groups.values():
+        found = _Group(net, cases, spec.outputs, runtime).decide(deadline)
+        nodes, by = nodes + found.nodes, found.by
+        if found.word == "sat":
+            assert found.counterexample is not None
+            if not spec.violated(found.counterexample.x, [Fraction(value) for value in found.counterexample.y]):
+                raise Contradiction(
+                    "a counterexample must violate the specification that it was found for, got one that does not"
+                )
+            return found
+        open_ |= found.word != "unsat"
+    word = "unsat" if not open_ else "timeout" if time.monotonic() >= deadline else "unknown"
+    return Answer(word, by, None, nodes)
+
+
+def check_sizes(net: Network, spec: Specification) -> None:
+    """Raise InvalidInput unless a specification has as many inputs and outputs as a network."""
+    for name, own, given in (
+        ("inputs", math.prod(net.input_shape), spec.inputs),
+        ("outputs", net.classes, spec.outputs),
+    ):
+        if own != given:
+            raise InvalidInput(f"the property must have as many {name} as the network, {own}, got {given}")
+
+
+class _Group:
+    """Cases with properties of equal structure, as one query."""
+
+    def __init__(self, net: Network, cases: list[Case], outputs: int, runtime: Runtime):
+        self.net, self.cases, self.runtime = net, cases, runtime
+        self.points = [_InnerPoints(case, runtime.dtype) for case in cases]
+        sides = [case.box() for case in cases]
+        shape = (len(cases), *net.input_shape)
+        low, high = (torch.stack([pair[side] for pair in sides]).reshape(shape) for side in (0, 1))
+        x = torch.minimum(torch.maximum(low / 2 + high / 2, low), high)
+        props = [case.prop(outputs) for case in cases]
+        prop = Property(
+            torch.cat([one.rows for one in props]), torch.cat([one.offsets for one in props]), props[0].clauses
+        )
+        none = torch.zeros(len(cases), dtype=torch.long)
+        ball = Ball(math.inf, math.inf, box=(low, high))
+        self.query = Query(net, net, x, none, ball, prop, torch.ones(len(cases), dtype=torch.bool), False)
+        self.free = int((low < high).flatten(1).sum(1).max())
+        self.found: Counterexample | None = None
+        self._check_runtime()
+
+    def decide(self, deadline: float) -> Answer:
+        """Verifier after verifier, each about the cases that are open."""
+        open_, nodes, by = torch.arange(len(self.cases)), 0, ""
+        for name, found in self._stages(deadline):
+            left = []
+            for decision in found(open_):
+                nodes += decision.nodes
+                if self.found is not None:
+                    return Answer("sat", name, self.found, nodes)
+                if decision.verdict is not Verdict.ROBUST:
+                    left.append(int(open_[decision.index]))
+            by, open_ = name, torch.tensor(sorted(left), dtype=torch.long)
+            if len(open_) == 0:
+                return Answer("unsat", by, None, nodes)
+            if time.monotonic() >= deadline:
+                break
+        return Answer("unknown", by, None, nodes)
+
+    def _stages(self, deadline: float) -> Iterator[tuple[str, Stage]]:
+        """The verifiers in turn, as functions of the open cases."""
+
+        def boxes(until: float) -> Stage:
+            def run(open_: Tensor) -> Iterator[Decision]:
+                def confirm(points: Tensor, own: int) -> Tensor:
+                    return self.confirm(points, int(open_[own]))
+
+                return InputSplitting().search(self.query.restrict(open_), Budget(deadline=until), confirm)
+
+            return run
+
+        def relus(open_: Tensor) -> Iterator[Decision]:
+            from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
+
+            for decision in BaB(nodes=10**9).decide(self.query.restrict(open_), Budget(deadline=deadline)):
+                if decision.witness is not None:
+                    self.confirm(decision.witness[None].double(), int(open_[decision.index]))
+                yield decision
+
+        if self.free > FEW and self.query.prop.clauses is None:
+            yield "inputs", boxes(min(deadline, time.monotonic() + FIRST))
+            yield "bab", relus
+        yield "inputs", boxes(deadline)
+
+    @torch.no_grad()
+    def confirm(self, points: Float[Tensor, " n *input"], own: int) -> Bool[Tensor, " n"]:
+        """Which points are counterexamples of a case; the first is kept."""
+        found = torch.zeros(len(points), dtype=torch.bool)
+        for place, point in enumerate(points):
+            x = self.points[own].nearest(point.flatten().numpy())
+            values = np.array([float(value) for value in x])
+            y = [float(value) for value in self.runtime.run(values)]
+            real = self.net(torch.from_numpy(values).reshape(1, *self.net.input_shape))[0].tolist()
+            case = self.cases[own]
+            unsafe = all(math.isfinite(value) for value in y) and all(
+                case.unsafe([Fraction(value) for value in outputs]) for outputs in (y, real)
+            )
+            found[place] = unsafe and case.contains(x)
+            if found[place] and self.found is None:
+                self.found = Counterexample(x, tuple(y))
+        return found
+
+    @torch.no_grad()
+    def _check_runtime(self) -> None:
+        """Compare the network with the file as executed, at the centre of the first box."""
+        x = self.query.x[:1]
+        own, executed = self.net(x)[0].numpy(), self.runtime.run(x.flatten().numpy())
+        if own.shape != executed.shape:
+            raise Contradiction(f"network and onnxruntime must agree, got {own.shape} and {executed.shape} outputs")
+        size = np.abs(own).max()
+        if not np.all(np.abs(own - executed) <= _CLOSE * (1.0 + size)):
+            raise Contradiction(
+                f"network and onnxruntime must agree at the centre of the box, got outputs {own.tolist()} and {executed.tolist()}"
+            )
+
+
+class _InnerPoints:
+    """Points of a box that are numbers of a dtype where the box has such, else of float64, else decimals of the file."""
+
+    def __init__(self, case: Case, dtype: type):
+        self.case = case
+        self.sides = {kind: _inner(case, kind) for kind in (dtype, np.float64)}
+        self.kinds = list(self.sides)
+
+    def nearest(self, x: np.ndarray) -> tuple[Fraction, ...]:
+        """The point of the box near x."""
+        found: list[Fraction | None] = [None] * len(x)
+        for kind in self.kinds:
+            low, high = self.sides[kind]
+            inside = low <= high
+            near = np.clip(x.astype(kind), low, np.maximum(low, high))
+            for place in np.flatnonzero(inside):
+                if found[place] is None:
+                    found[place] = Fraction(float(near[place]))
+        return tuple(self.case.lower[place] if value is None else value for place, value in enumerate(found))
+
+
+def _inner(case: Case, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """The largest box inside a case's whose sides are numbers of a dtype; empty where lower > upper."""
+
+    def rounded(value: Fraction, towards: float) -> float:
+        near = dtype(float(value))
+        exact = Fraction(float(near))
+        if exact == value or (exact > value) == (towards > 0):
+            return near
+        return np.nextafter(near, dtype(towards))
+
+    low = np.array([rounded(value, math.inf) for value in case.lower], dtype=dtype)
+    return low, np.array([rounded(value, -math.inf) for value in case.upper], dtype=dtype)

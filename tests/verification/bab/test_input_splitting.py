@@ -1,0 +1,107 @@
+"""Branch and bound over inputs: sound clipping, and the verdicts of branch and bound over ReLUs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.properties import Property
+from relucert.core.verdict import Verdict
+from relucert.networks.architectures import mlp
+from relucert.networks.network import Network, in_double
+from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
+from relucert.verification.bab.bab import BaB
+from relucert.verification.bab.input_splitting import InputSplitting
+from relucert.verification.verifier import Budget, Query
+
+
+def test_clipping_keeps_every_point_whose_bound_is_not_positive() -> None:
+    generator = torch.Generator().manual_seed(0)
+    n, rows, free = 200, 3, 4
+    lower = torch.rand(n, free, generator=generator, dtype=torch.float64) - 1
+    upper = lower + torch.rand(n, free, generator=generator, dtype=torch.float64)
+    a = torch.randn(n, rows, free, generator=generator, dtype=torch.float64)
+    offset = torch.randn(n, rows, generator=generator, dtype=torch.float64)
+    least = torch.where(a > 0, a * lower[:, None], a * upper[:, None]).sum(2) + offset
+    low, high = clipped(lower, upper, a, least)
+    share = torch.rand(n, 500, free, generator=generator, dtype=torch.float64)
+    points = lower[:, None] + share * (upper - lower)[:, None]
+    values = points @ a.mT + offset[:, None]
+    inside = ((points[:, :, None] >= low[:, None]) & (points[:, :, None] <= high[:, None])).all(3)
+    assert bool((inside | (values > 0)).all())
+    assert bool((low > high).all(2)[least > 0].all())
+    # It does cut: where a bound is negative by little, most of the box goes.
+    assert bool(((high - low).clamp(min=0) < (upper - lower)[:, None]).any(2).float().mean() > 0.5)
+
+
+def test_the_frontier_is_a_stack() -> None:
+    def boxes(count: int, owner: int) -> Boxes:
+        side = torch.arange(count, dtype=torch.float64)[:, None]
+        return Boxes(
+            side, side + 1, torch.full((count,), owner), torch.ones(count, 1, dtype=torch.bool), torch.zeros(count)
+        )
+
+    frontier = BoxFrontier()
+    frontier.add(boxes(3, 0))
+    frontier.add(boxes(2, 1))
+    assert frontier.take(3).owner.tolist() == [1, 1, 0]
+    assert len(frontier) == 2
+    frontier.keep(torch.tensor([False, True]))
+    assert len(frontier) == 0
+    halves = boxes(1, 0).halves(torch.tensor([0]))
+    assert halves.lower.tolist() == [[0.0], [0.5]]
+    assert halves.upper.tolist() == [[0.5], [1.0]]
+
+
+def _query(seed: int, eps: float, prop: Property | None = None) -> Query:
+    torch.manual_seed(seed)
+    net = in_double(Network(mlp((3,), 3, [10, 10]), (3,)).eval())
+    x = torch.rand(4, 3, dtype=torch.float64)
+    return Query.of(net, x, net(x).argmax(1), Ball(math.inf, eps))
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3])
+def test_verdicts_are_those_of_splits_of_relus(eps: float) -> None:
+    for seed in range(4):
+        query = _query(seed, eps)
+        verdicts = []
+        for method in (InputSplitting(), BaB()):
+            found = {one.index: one for one in method.decide(query, Budget(seconds=20.0))}
+            verdicts.append([found[place].verdict for place in range(len(query))])
+            for one in found.values():
+                if one.verdict is Verdict.VULNERABLE:
+                    assert one.witness is not None
+                    own = torch.tensor([one.index])
+                    assert bool(query.ball.restrict(own).contains(query.x[own], one.witness[None]))
+                    assert not bool(query.prop.restrict(own).holds(query.net(one.witness[None])))
+        assert verdicts[0] == verdicts[1]
+        assert Verdict.UNKNOWN not in verdicts[0]
+
+
+def test_a_clause_holds_where_one_of_its_rows_does() -> None:
+    """z > 0.5 or z < 0.5 + h holds everywhere for h > 0, by no row alone; for h < 0 it fails near 0.5."""
+    net = in_double(Network(torch.nn.Sequential(torch.nn.Linear(1, 1)), (1,)).eval())
+    with torch.no_grad():
+        for parameter, value in zip(net.parameters(), (1.0, 0.0), strict=True):
+            parameter.fill_(value)
+    x, y = torch.full((1, 1), 0.5, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    rows = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
+    for h, verdict in ((0.01, Verdict.ROBUST), (-0.01, Verdict.VULNERABLE)):
+        offsets = torch.tensor([[-0.5, 0.5 + h]], dtype=torch.float64)
+        prop = Property(rows, offsets, torch.tensor([0, 0]))
+        query = Query(net, net, x, y, Ball(math.inf, 0.5), prop, torch.ones(1, dtype=torch.bool), False)
+        (found,) = InputSplitting().decide(query, Budget(seconds=10.0))
+        assert found.verdict is verdict
+
+
+def test_other_norms_and_wrong_parameters_are_refused() -> None:
+    query = _query(0, 0.1)
+    other = Query.of(query.net, query.x, query.y, Ball(2, 0.1))
+    with pytest.raises(InvalidInput, match="ball must be one of l_inf"):
+        list(InputSplitting().decide(other, Budget()))
+    with pytest.raises(InvalidInput, match="batch of inputs must be at least 1, got 0"):
+        InputSplitting(batch=0)
