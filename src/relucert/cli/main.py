@@ -15,6 +15,7 @@ VERBS = {
     "certify": "verdicts at one radius: proved robust, or not",
     "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
+    "report": "one HTML page from records: tables, curves, every test point",
     "data": "list, fetch and describe the data sets",
     "doctor": "check what proofs assume of this machine and of torch",
 }
