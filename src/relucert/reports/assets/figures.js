@@ -212,7 +212,7 @@ function intervalChart(row, eps, largest) {
   svg.append(
     drawn("text", { x: close ? x(0) : x(row.lower), y: 10, "text-anchor": close ? "start" : "end" }, `proved up to ${number(row.lower)}`),
     drawn("line", { class: "axis", x1: x(row.lower), x2: x(row.lower), y1: 14, y2: 34 }),
-    drawn("line", { class: "eps", x1: x(eps), x2: x(eps), y1: 28, y2: 76 }),
+    drawn("line", { class: "eps", x1: x(eps), x2: x(eps), y1: 28, y2: 57 }),
     drawn("text", { x: x(eps), y: 88, "text-anchor": x(eps) > width - 60 ? "end" : x(eps) < 60 ? "start" : "middle" }, `eps ${number(eps)}`),
   );
   return svg;

@@ -120,7 +120,7 @@ function modelTable(subjects, eps, sorting, resort) {
   });
   const body = rows.map(([subject, figures]) => element("tr", {}, ...COLUMNS.map((one, i) => {
     if (i === 0) return element("th", { scope: "row" }, subject.name);
-    return element("td", { class: one.wide ? "wide" : "" }, one.cell ? one.cell(subject, figures) : stack(figures.counts, spoken(figures.counts)));
+    return element("td", { class: one.wide ? "wide" : "", "data-label": one.name }, one.cell ? one.cell(subject, figures) : stack(figures.counts, spoken(figures.counts)));
   })));
   return [
     element("caption", { class: "small" }, `${subjects[0].set.title}, ${ball(subjects[0], eps)}`),
@@ -153,13 +153,18 @@ function card(subject, eps, largest) {
     element("p", { class: "small" }, `Robust error between ${percent(figures.least)} and ${percent(figures.most)}, test error ${percent(figures.testError)}`),
     stack(figures.counts, spoken(figures.counts)),
     element("div", { class: "charts" },
-      element("div", {}, element("h4", {}, "Accuracy over the radius"), accuracyChart(subject, eps, largest, reading), reading),
+      element("div", {}, element("h4", {}, "Accuracy over the radius"), curveKey(), accuracyChart(subject, eps, largest, reading), reading),
       element("div", {}, element("h4", {}, "Radii of correctly classified points"), histogram, element("p", { class: "reading" }, beyond)),
       element("div", {}, element("h4", {}, "Verdicts by method"), methodTable(subject, eps)),
       element("div", {}, element("h4", {}, "Points done within a time"), timeChart(subject)),
     ),
     ...subject.notes.map((note) => element("p", { class: "small" }, note)),
   );
+}
+
+function curveKey() {
+  return element("p", { class: "key" }, element("span", {}, "proved"), element("span", { class: "attack" }, "left by attacks"),
+    element("span", { class: "between" }, "unknown"));
 }
 
 /** Verdicts by method, and the time of the records that the method decided. */

@@ -27,8 +27,7 @@ function chooseGroup(name) {
   const ends = subjects.flatMap((subject) => subject.rows.filter((row) => row.correct)
     .flatMap((row) => [row.lower, row.upper])).filter(Number.isFinite).sort((a, b) => a - b);
   const most = ends.length ? ends[Math.floor(0.98 * (ends.length - 1))] : 0;
-  const wanted = Math.max(1.5 * state.judged, 1.02 * most) || 1;
-  state.largest = wanted;
+  state.largest = Math.max(1.5 * state.judged, 1.02 * most) || 1;
   setRadius(state.judged);
 }
 
@@ -64,7 +63,8 @@ function openPoint(place) {
   const row = explorer.rows[place];
   if (!row) return;
   explorer.move(place, false);
-  find("detail-title").textContent = `Test point ${row.index}`;
+  const name = explorer.subject.set.classes[row.label] ?? row.label;
+  find("detail-title").textContent = `Test point ${row.index}: ${name}, ${verdictOf(row, state.eps)}`;
   find("detail-body").replaceChildren(...pointBody(subjectsShown(), explorer.subject, row, state.eps, state.largest));
   find("previous").disabled = place === 0;
   find("next").disabled = place >= explorer.grid.children.length - 1;

@@ -126,7 +126,7 @@ function sliceFigure(subject, row) {
   const canvas = canvasOf(subject.sliceSheet, `A plane through the input: ${view.regions} linear regions in it`, () => pixels(subject.sliceSheet, view.tile));
   return element("figure", { class: "slice" }, element("div", { class: "frame" }, canvas, overlay),
     element("figcaption", {}, element("b", {}, "Linear regions around the input"),
-      ` ${view.regions} in this plane. A colour is a class, white lines are decisions, black is the border of the proved ball; `
+      ` at least ${view.regions} in this square of a plane. A colour is a class, white lines are decisions, black is the border of the proved ball; `
       + `the dot is the input${view.witness ? ", the cross the adversarial example" : ""}.`));
 }
 
