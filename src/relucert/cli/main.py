@@ -17,6 +17,7 @@ VERBS = {
     "radius": "proved radii of decisions, exact where possible",
     "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",
     "supports": "whether an ONNX and a VNN-LIB file can be verified",
+    "report": "one HTML page from records: tables, curves, every test point",
     "data": "list, fetch and describe the data sets",
     "doctor": "check what proofs assume of this machine and of torch",
 }
