@@ -64,6 +64,8 @@ WHERE = {
     "networks/layers/transposed.py": "networks/test_layers.py",
     "networks/layers/table.py": "networks/test_network.py::test_what_is_not_piecewise_affine_is_an_error_that_says_where",
     "networks/linear_map.py": "networks/test_traversal.py",
+    "networks/local_norms.py": "geometry/test_screening.py::test_both_sides_of_a_switch_are_the_same",
+    "networks/window_norms.py": "geometry/test_screening.py::test_both_sides_of_a_switch_are_the_same",
     "networks/local_rows.py": "geometry/row_norms/test_row_norms.py::test_fast_way_of_convolutions",
     "networks/nodes.py": "networks/test_network.py",
     "networks/patches.py": "bounding/test_linear_bounds.py",
