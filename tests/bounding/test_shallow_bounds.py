@@ -9,10 +9,10 @@ import torch
 
 import relucert as rc
 from relucert.bounding import preactivations
+from relucert.bounding._shallow_bounds import decided
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.methods.kw import KW
-from relucert.bounding.shallow_bounds import decided
 from zoo import network, problem
 
 BALLS = [rc.Ball(math.inf, 0.05), rc.Ball(2, 0.1), rc.Ball(1, 0.3, None)]

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding._gradient_bounds import GradientBounds
+from relucert.bounding._shallow_bounds import Before, decided
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
 from relucert.bounding.relaxation import MaxPoolRelaxation, ReLURelaxation, Rule, relax
@@ -31,7 +32,6 @@ from relucert.bounding.rounding import (
     absolute,
     rounding_over,
 )
-from relucert.bounding.shallow_bounds import Before, decided
 from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
