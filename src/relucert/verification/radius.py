@@ -20,6 +20,7 @@ from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.scaled import scaled
+from relucert.verification._device import interval_on, on_cpu
 from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
 from relucert.verification.registry import find
@@ -138,9 +139,10 @@ def intervals(
         return iter(())
     with torch.no_grad():
         labels = net.predict(x) if y is None else y
-    query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
+    query = on_cpu(replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed"))
     budget = Budget(math.inf if timeout is None else timeout)
-    return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
+    found = _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
+    return found if x.device.type == "cpu" else ((index, interval_on(part, x.device)) for index, part in found)
 
 
 @torch.inference_mode(mode=False)
