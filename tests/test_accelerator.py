@@ -14,7 +14,7 @@ from zoo import inputs, network
 BALL = rc.Ball(math.inf, 0.05)
 MARGIN = rc.MMRParameters(p=2.0, gamma_b=0.4, gamma_d=0.3, k_b=4, k_d=2)
 FUNCTIONS = {
-    "distances": lambda *batch: rc.distances(*batch, 2).d_b,
+    "distances": lambda *batch: rc.distances(*batch, 2).region,
     "mmr": lambda *batch: rc.mmr(*batch, 2, 0.3, 0.3, 3, 2),
     "pgd": lambda *batch: rc.attack(*batch, BALL, "pgd(steps=3)").x,
     "fab": lambda *batch: rc.minimal_attack(*batch, 2, method="fab(steps=3)").x,
