@@ -10,7 +10,7 @@ from relucert.core.errors import InvalidInput
 from relucert.networks.checkpoints import digest
 from relucert.training._models import adopt, architecture, network_of
 from relucert.training.config import TrainConfig
-from relucert.training.loop import train
+from relucert.training.loop import config_task, train
 
 CODE = """
 from torch import nn
@@ -103,10 +103,11 @@ def test_weights_that_are_computed_cannot_be_taken_over():
         ),
         ({"model": "fc-0x9"}, "model must be one of fc1"),
         ({"model": "small.safetensors"}, r"must take inputs of shape \(1, 8, 8\), as data has them, got \(3,\)"),
+        ({"device": "nowhere"}, "device must be one that torch can use here, such as cpu, got 'nowhere'"),
         ({"init": "small.safetensors"}, "init must hold a network of the architecture of model"),
     ],
 )
 def test_what_is_no_network_is_named(code, settings, message):
     rc.save(rc.build("fc-1x2", (3,), 10), code / "small.safetensors")
     with pytest.raises(rc.RelucertError, match=message):
-        network_of(TrainConfig(**settings), SHAPE, 10)
+        config_task(TrainConfig(**settings))

@@ -60,7 +60,7 @@ def attack(
         found = attack(question.net, question.x, labels, question.ball, method, generator)
         return question.adversarial(found.x, labels)
     ball.check(x)
-    generator = generator or torch.Generator(device=x.device).manual_seed(chosen.seed)
+    generator = generator or torch.Generator().manual_seed(chosen.seed)
     return chosen.attack(net, x, labels, ball, generator)
 
 
@@ -102,7 +102,7 @@ def minimal_attack(
         found = minimal_attack(question.net, question.x, labels, p, question.ball.box, chosen, generator)
         return question.adversarial(found.x, labels)
     ball.check(x)
-    generator = generator or torch.Generator(device=x.device).manual_seed(getattr(chosen, "seed", 0))
+    generator = generator or torch.Generator().manual_seed(getattr(chosen, "seed", 0))
     points = x.clone()
     right = (predicted == labels).nonzero()[:, 0]
     if len(right):

@@ -122,11 +122,16 @@ def dual_ascent(
     return best
 
 
+def _has_fused(groups: list[dict[str, Any]]) -> bool:
+    """Whether all tensors are on devices for which torch has the fast step of Adam."""
+    return all(tensor.device.type in ("cpu", "cuda") for group in groups for tensor in group["params"])
+
+
 def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor], None]:
     """A function that takes a step of Adam down the gradient of a loss."""
     for tensor in (tensor for group in groups for tensor in group["params"]):
         tensor.requires_grad_()
-    optimiser = torch.optim.Adam(groups, betas=schedule.averages, fused=True)
+    optimiser = torch.optim.Adam(groups, betas=schedule.averages, fused=_has_fused(groups))
     decay = torch.optim.lr_scheduler.ExponentialLR(optimiser, schedule.decay)
 
     def update(loss: Tensor) -> None:

@@ -296,7 +296,7 @@ class Ball:
 
     def _side(self, side: float | Tensor, x: Tensor) -> Tensor:
         """One side of the box, broadcast to the shape of x."""
-        side = torch.as_tensor(side, dtype=x.dtype, device=x.device)
+        side = side.to(x.device, x.dtype) if isinstance(side, Tensor) else x.new_full((), side)
         if side.ndim == x.ndim and len(side) != 1:
             for pick in self._picks:
                 side = _picked(side, pick)

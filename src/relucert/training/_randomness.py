@@ -20,8 +20,8 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 @contextmanager
 def forked_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the global generators of the CPU and of one device at the end."""
-    if device.type in ("cpu", "meta"):
+    """Restore the global generators of the CPU and of one device, if it has one, at the end."""
+    if device.type == "cpu" or not hasattr(torch, device.type):
         with torch.random.fork_rng(devices=[]):
             yield
     else:

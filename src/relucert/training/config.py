@@ -39,7 +39,7 @@ _WAYS = {
 #: The entry of a saved configuration that says what values and files a run began with: digests of data and network.
 IDENTITY = "identity"
 #: Fields that do not change the weights.
-_ASIDE = ("out", "evaluate_every", "evaluate_points", "save_seconds")
+_ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,8 @@ class TrainConfig:
     """Seed of all randomness."""
     out: Path | None = None
     """Folder of the run; by default runs/DATA-MODEL-SCHEME-P. A run that was stopped in the folder goes on."""
+    device: str = "cpu"
+    """Where the network is trained: cpu, or an accelerator of torch such as cuda."""
     evaluate_every: int = 1
     """Epochs between evaluations on the test set; 0 for never."""
     evaluate_points: int = 1000

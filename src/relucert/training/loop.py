@@ -26,7 +26,7 @@ from relucert.networks.prediction import error
 from relucert.training._augmentation import augment
 from relucert.training._examples import Arrays, Examples, examples_of
 from relucert.training._interruption import gentle_interrupts
-from relucert.training._models import architecture, network_of
+from relucert.training._models import architecture, network_of, require_device
 from relucert.training._randomness import forked_randomness, generator
 from relucert.training._saving import STATE_FILE, load_module, load_state, save_module, save_state
 from relucert.training._schedules import rate_factor
@@ -82,7 +82,8 @@ def config_task(config: TrainConfig) -> Task:
     """The task of a configuration that names its data and its network."""
     data = dataset(config.data)  # first, so that missing data leaves no folder behind
     examples = examples_of(data, config.settings.batch, config.seed)
-    net = network_of(config, data.input_shape, data.classes)
+    device = require_device(config.device)
+    net = network_of(config, data.input_shape, data.classes).to(device)
     net.box = examples.box
     identity = {} if config.data in EPS else {"data": examples.digest()}
     if config.init is not None or config.own_model:

@@ -76,7 +76,7 @@ def train(
 def _config(data: object, settings: dict[str, Any]) -> TrainConfig:
     """The configuration of a run whose data and network are values."""
     named = data.name if isinstance(data, Dataset) and data.name in EPS else OWN
-    known = {field.name for field in dataclasses.fields(TrainConfig)} - {"data", "model"}
+    known = {field.name for field in dataclasses.fields(TrainConfig)} - {"data", "model", "device"}
     unknown = sorted(settings.keys() - known)
     if unknown:
         raise InvalidInput(f"settings must be among {', '.join(sorted(known))}, got {', '.join(unknown)}")

@@ -162,7 +162,7 @@ class Attack(_Named):
 
     def _attacked(self, query: Query) -> Outcome:
         started, found = time.monotonic(), Outcome.nothing(query.x)
-        generator = torch.Generator(device=query.x.device).manual_seed(self.method.seed)
+        generator = torch.Generator().manual_seed(self.method.seed)
         result = self.method.attack(query.net, query.x, query.y.long(), query.ball, generator)
         # The property holds at the inputs: an attack that calls an input itself a success saw other rounding in another batch.
         moved = (result.x != query.x).flatten(1).any(1)

@@ -21,6 +21,7 @@ from relucert.core.results import RadiusInterval
 from relucert.core.rounding import require_full_precision
 from relucert.networks.network import as_network, outside_inference
 from relucert.networks.scaled import ScaledQuestion, scaled
+from relucert.verification._device import interval_on, on_cpu
 from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._scaled import refuse_executed, scaled_interval
 from relucert.verification._upper import attacked
@@ -146,8 +147,9 @@ def intervals(
         question = scaled(net, x, Ball(p, math.inf, box, scale=scale))
         inner = intervals(question.net, question.x, labels, p, question.ball.box, method, attack, tol, timeout)
         return ((i, _of_original(question, i, found, labels)) for i, found in inner)
-    query = replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed")
-    return _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
+    query = on_cpu(replace(Query.of(net, x, labels, Ball(p, math.inf, box)), strict=arithmetic == "executed"))
+    found = _steps(query, entry.radius(chosen).intervals(query, budget, tol), attack)
+    return found if x.device.type == "cpu" else ((index, interval_on(part, x.device)) for index, part in found)
 
 
 @torch.inference_mode(mode=False)

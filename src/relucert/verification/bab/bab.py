@@ -41,6 +41,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
+from relucert.verification._device import decide_on_cpu
 from relucert.verification._incomplete import better_of_both, deep_bounds
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
@@ -88,7 +89,7 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-        return _Search(query, self, budget).run()
+        return decide_on_cpu(query, lambda near: _Search(near, self, budget).run())
 
 
 def _deep(net: Network) -> bool:

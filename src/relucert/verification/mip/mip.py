@@ -32,6 +32,7 @@ from relucert.core.rounding import gamma
 from relucert.core.verdict import Reason
 from relucert.networks.prediction import falsified, slack
 from relucert.networks.traversal import ending
+from relucert.verification._device import decide_on_cpu
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip._encoding import Encoding
 from relucert.verification.mip._lp_tree import prove_cutoff
@@ -86,7 +87,7 @@ class MIP(Method):
 
         With `trust="solver"` what the solver claims to be robust is UNKNOWN, with the claim.
         """
-        return _decide(self, query, budget)
+        return decide_on_cpu(query, lambda near: _decide(self, near, budget))
 
 
 @torch.no_grad()
