@@ -19,7 +19,7 @@ from relucert.verification.verifier import GRACE
 from zoo import inputs, network, randomised
 
 METHODS = ("crown", "alpha", "bab", "auto", "mip")
-NETWORKS = ("fc", "cnn", "maxpool", "residual")
+NETWORKS = ("fc", "cnn", "max pool", "residual")
 
 
 class CountedClock:
