@@ -1,4 +1,5 @@
 import math
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from relucert.evaluation import certify as certifying
 from relucert.evaluation import evaluate as module
 from relucert.evaluation.certify import verdicts
 from relucert.evaluation.config import CertifyConfig, EvaluateConfig, RadiusConfig
-from relucert.evaluation.evaluate import evaluate
+from relucert.evaluation.evaluate import EvaluateTask, evaluate
 from relucert.evaluation.radius import radii
 from relucert.networks.prediction import predictions
 from relucert.records.record import Verdict
@@ -64,12 +65,9 @@ def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_p
     for stop in (1, 20, 33):
         part = replace(config, out=tmp_path / f"stopped-{stop}.jsonl")
 
-        def callback(done, total, stop=stop):
-            if done == stop:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            evaluate(part, callback)
+        with closing(EvaluateTask(part).records()) as records:
+            for _ in range(stop):
+                next(records)
         resumed = evaluate(part)
         assert {record.key: record for record in RecordStore(part.records).records()} == lines
         assert resumed.robust_error == whole.robust_error
@@ -77,7 +75,7 @@ def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_p
 
 def test_what_is_known_is_not_done_again(config, monkeypatch):
     first = evaluate(config)
-    monkeypatch.setattr(module, "attack", lambda *a, **k: pytest.fail("attacked again"))
+    monkeypatch.setattr(module, "attack_points", lambda *a, **k: pytest.fail("attacked again"))
     again = evaluate(config)
     assert (again.test_error, again.robust_error) == (first.test_error, first.robust_error)
 
@@ -154,3 +152,33 @@ def test_regions_are_the_papers_distances_and_theorem(config, run):
     assert found.certified == pytest.approx(float(((proved.lower >= config.radius) & right).float().mean()))
     assert found.exact == pytest.approx(float(proved.exact[right].float().mean()))
     assert evaluate(replace(config, regions=False)).regions is None
+
+
+def test_arrays_are_evaluated_as_a_data_set_is(config, tmp_path):
+    """The same network and points by path and as tensors: the same figures, and records that a second call reads."""
+    data, net = rc.dataset("digits"), rc.load(config.model)
+    x, y, out = data.x_test[:30], data.y_test[:30], tmp_path / "arrays.jsonl"
+    ball = rc.Ball(config.norm, config.radius)
+    found = rc.evaluate(net, x, y, ball, config.attack, records=out)
+    by_path = evaluate(replace(config, points=30, batch=500, out=tmp_path / "path.jsonl"))
+    assert found.robust_error == by_path.robust_error
+    assert found.regions == by_path.regions
+    count = len(RecordStore(out))
+    assert rc.evaluate(net, x, y, ball, config.attack, records=out).robust_error == found.robust_error
+    assert len(RecordStore(out)) == count
+
+
+def test_mean_and_std_are_part_of_the_network(config, tmp_path):
+    """A network behind a normalisation is the network of normalised inputs."""
+    from relucert.evaluation._stream import Points
+
+    (points, plain) = (Points.of(replace(config, mean=(0.25,), std=std)) for std in ((0.5,), None))
+    net = rc.load(config.model)
+    x = rc.dataset("digits").x_test[:5]
+    torch.testing.assert_close(points.net(x), net((x - 0.25) / 0.5))
+    torch.testing.assert_close(plain.net(x), net(x - 0.25))
+    for given, message in (({"std": (0.0,)}, "std must be positive numbers"), ({"mean": (float("nan"),)}, "mean must")):
+        with pytest.raises(ValueError, match=message):
+            replace(config, **given)
+    with pytest.raises(ValueError, match="mean must be a finite number or one for each channel"):
+        Points.of(replace(config, mean=(0.1, 0.2)))

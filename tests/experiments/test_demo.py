@@ -17,9 +17,13 @@ def test_the_table_has_a_row_for_every_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo.torch, "set_num_threads", lambda count: None)
     monkeypatch.setattr(demo, "train", lambda config, watcher: config)
     monkeypatch.setattr(
-        demo, "evaluate", lambda config: SimpleNamespace(p=config.p, test_error=0.015, robust_error=(0.25 / config.p, 1.0))
+        demo,
+        "evaluate",
+        lambda config: SimpleNamespace(p=config.p, test_error=0.015, robust_error=(0.25 / config.p, 1.0)),
     )
-    monkeypatch.setattr(demo, "verdicts", lambda config: SimpleNamespace(robust_error=(0.0, 0.375 if config.p == 2 else 0.5)))
+    monkeypatch.setattr(
+        demo, "verdicts", lambda config: SimpleNamespace(robust_error=(0.0, 0.375 if config.p == 2 else 0.5))
+    )
     monkeypatch.setenv("COLUMNS", "120")
     demo.demo(tmp_path)
     rows = [line.replace("\u2502", " ").split() for line in capsys.readouterr().out.splitlines()]

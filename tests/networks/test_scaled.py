@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -176,16 +177,18 @@ QUESTIONS = {
     "bounds": lambda net, x, y, ball: torch.cat(
         [end.flatten(1) for within in (*rc.bounds(net, x, ball).inputs.values(),) for end in (within.lower, within.upper)], 1
     ),
-    "output_range": lambda net, x, y, ball: torch.cat([rc.output_range(net, x, ball).lower, rc.output_range(net, x, ball).upper]),
-    "minimal_attack": lambda net, x, y, ball: rc.minimal_attack(net, x, y, rc.Ball(ball.p, math.inf, ball.box, scale=ball.scale)).distance,
+    "output_range": lambda net, x, y, ball: rc.output_range(net, x, ball).lower,
+    "minimal_attack": lambda net, x, y, ball: rc.minimal_attack(net, x, y, replace(ball, eps=math.inf)).distance,
     "radius": lambda net, x, y, ball: rc.radius(net, x, y, ball.p, ball.box, "crown", scale=ball.scale).lower,
     "radius auto": lambda net, x, y, ball: rc.radius(net, x, y, ball.p, ball.box, "auto(nodes=50)", scale=ball.scale).lower,
-    "intervals": lambda net, x, y, ball: torch.stack(
-        [found.lower[0] for _, found in sorted(rc.intervals(net, x, y, ball.p, ball.box, "crown", scale=ball.scale), key=lambda pair: pair[0])]
-    ),
+    "intervals": lambda net, x, y, ball: _ordered(rc.intervals(net, x, y, ball.p, ball.box, "crown", scale=ball.scale)),
 }  # fmt: skip
 #: Searches whose answers are near those of the same problem in other units, and not equal to them.
 SEARCHES = {"minimal_attack", "radius", "radius auto", "intervals"}
+
+
+def _ordered(found) -> torch.Tensor:
+    return torch.stack([interval.lower[0] for _, interval in sorted(found, key=lambda pair: pair[0])])
 
 
 def _numbers(found: rc.Certificate) -> torch.Tensor:

@@ -29,6 +29,8 @@ from relucert.networks.network import Network, in_double
 from relucert.networks.traversal import ending
 
 CLOCK = "stopped by the clock: "
+#: Seconds that a batch may take beyond those of its inputs: a cheap bound of a small network keeps its verdicts.
+GRACE = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +214,8 @@ class Budget:
         return Budget(self.seconds[index], self.deadline) if isinstance(self.seconds, Tensor) else self
 
     def until(self, count: int) -> float:
-        """When the seconds of `count` inputs together are over, from now on, or the deadline."""
-        return min(self.deadline, time.monotonic() + float(self.each(count).clamp(min=0).sum()))
+        """When the seconds of `count` inputs together, and a moment of grace, are over, from now on; or the deadline."""
+        return min(self.deadline, time.monotonic() + float(self.each(count).clamp(min=0).sum()) + GRACE)
 
     def after(self, spent: Float[Tensor, " batch"]) -> Budget:
         """What is left when every input has cost the seconds `spent`."""

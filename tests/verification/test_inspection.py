@@ -16,7 +16,6 @@ from data.official import random_arrays, write_npz
 from relucert.cli.main import run
 from relucert.core.errors import DamagedData, RunError
 from relucert.data import SPECS
-from relucert.records.question import save
 from relucert.evaluation.attack import attacked
 from relucert.evaluation.certify import CertifyTask, verdicts
 from relucert.evaluation.config import AttackConfig, CertifyConfig, EvaluateConfig, RadiusConfig
@@ -24,6 +23,7 @@ from relucert.evaluation.evaluate import evaluate
 from relucert.evaluation.radius import radii
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
+from relucert.records.question import save
 from relucert.records.store import RecordStore
 from zoo import randomised
 
@@ -95,7 +95,7 @@ def test_data_that_changed_behind_its_name_is_evaluated_again(folder, verb):
 
 
 def answer(record):
-    return record if isinstance(record, float) else (record.key, record.verdict, record.lower, record.upper)
+    return record if isinstance(record, tuple) else (record.key, record.verdict, record.lower, record.upper)
 
 
 def test_labels_that_changed_are_another_question(folder):
