@@ -20,8 +20,7 @@ from torch import Tensor
 
 import relucert as rc
 from measure import peak_gigabytes, timed
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.kw import KW
 from relucert.core.properties import class_stays
 from relucert.networks.architectures import cnn

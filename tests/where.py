@@ -18,7 +18,6 @@ WHERE = {
     "bounding/backward_bounds.py": "bounding/test_linear_bounds.py",
     "bounding/interval.py": "bounding/test_rounding.py",
     "bounding/_inner_slopes.py": "bounding/test_linear_bounds.py",
-    "bounding/methods/alpha.py": "bounding/test_linear_bounds.py",
     "bounding/methods/crown.py": "bounding/test_linear_bounds.py",
     "bounding/methods/ibp.py": "bounding/test_linear_bounds.py",
     "bounding/methods/kw.py": "bounding/test_linear_bounds.py",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from relucert.attacks.problem import attack as attack
     from relucert.attacks.problem import minimal_attack as minimal_attack
     from relucert.attacks.region import RegionAttack as RegionAttack
-    from relucert.bounding.methods.alpha import Alpha as Alpha
     from relucert.bounding.methods.crown import CROWN as CROWN
+    from relucert.bounding.methods.crown import Alpha as Alpha
     from relucert.bounding.methods.ibp import IBP as IBP
     from relucert.bounding.methods.kw import KW as KW
     from relucert.bounding.methods.lipschitz import Lipschitz as Lipschitz
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _HOME = {
     "APGD": "relucert.attacks.apgd",
     "Adversarial": "relucert.core.results",
-    "Alpha": "relucert.bounding.methods.alpha",
+    "Alpha": "relucert.bounding.methods.crown",
     "Auto": "relucert.verification.registry",
     "BaB": "relucert.verification.bab.bab",
     "Ball": "relucert.core.ball",

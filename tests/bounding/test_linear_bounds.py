@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from asserts import assert_sound
 from relucert.bounding._inner_slopes import InnerAscent
 from relucert.bounding.backward_bounds import BackwardBounds
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.preactivations import Tightening, unit_bounds

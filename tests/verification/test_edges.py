@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import relucert as rc
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.moments import Moments
 from relucert.core.properties import class_stays
 from relucert.core.results import Verdict

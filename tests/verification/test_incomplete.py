@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import relucert as rc
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.verification._incomplete import proved_margins
 from relucert.verification.verifier import Query
 from zoo import inputs, network

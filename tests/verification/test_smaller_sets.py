@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.methods.lipschitz import Lipschitz

@@ -20,8 +20,9 @@ from relucert.core.methods import spec
 from relucert.core.results import RadiusInterval
 from relucert.geometry.theorem import Known
 from relucert.networks.traversal import ending
-from relucert.verification._incomplete import BATCH, RegionTheorem
+from relucert.verification._incomplete import BATCH
 from relucert.verification._intervals import Intervals, unknown
+from relucert.verification._regions import RegionTheorem
 from relucert.verification._search import RadiusSearch
 from relucert.verification.verifier import Budget, Query
 

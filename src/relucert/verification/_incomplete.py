@@ -1,48 +1,47 @@
-"""Verifiers that answer one way only: the region theorem and bounds prove, attacks falsify.
+"""Verifiers that answer one way only: bounds prove, attacks falsify. (Theorems about linear regions: `_regions`.)
 
 A margin counts as proved when it is positive after rounding was charged (`bounding.rounding`).
+
+A network in float32 is bounded in float32 first, with that rounding charged. What is near zero then is bounded in float64,
+from the pre-activation bounds of float32: these hold for real arithmetic and for the executed network, whatever they were
+computed in, and only what functionals of later passes round is charged again. Everything is computed in float64 where what
+float32 was charged for rounding may be missing still.
+
+Cheaper methods go first, each from the pre-activation bounds of the one before it. Inputs that are proved are left out, and so
+are rows of other inputs that are proved for the executed network.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.interval import Interval
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.ibp import IBP
+from relucert.bounding.methods.crown import Alpha
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import Bounding, UnitBounds
-from relucert.bounding.propagation import pull_back
-from relucert.bounding.relaxation import relax
 from relucert.bounding.rounding import Margins
-from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
-from relucert.core.norms import dual
-from relucert.core.results import RadiusInterval
 from relucert.core.verdict import Reason
-from relucert.geometry.exploration.universal import Universal
-from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms.row_norms import hyperplane_norms
-from relucert.geometry.theorem import Known, Region
+from relucert.networks.network import Network
 from relucert.networks.traversal import ending
-from relucert.verification._intervals import Intervals
-from relucert.verification._proving import proved_margins
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
+CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
+TIMES = 2.0  # what float32 was charged, so many times, may be won by pre-activation bounds in float64
 
 
 @dataclass(frozen=True)
-class _Named:
+class Named:
     """A verifier that is made of a method, and named after it."""
 
     method: Method
@@ -54,98 +53,7 @@ class _Named:
 
 
 @dataclass(frozen=True)
-class RegionTheorem(_Named):
-    """The radius theorem as a verifier."""
-
-    method: Region
-
-    @torch.no_grad()
-    def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
-        """ROBUST where the theorem's radius covers the ball and the ball lies in the linear region of x."""
-        started, found = time.monotonic(), Outcome.nothing(query.x)
-        inside, margins = self._margins(query)
-        rows = torch.where(inside[:, None, None], torch.stack([margins.real, margins.executed], -1), -math.inf)
-        found.prove(query.proves(rows).all(1), rows, margins.computed.where(inside[:, None], -math.inf))
-        _explain(found)
-        found.seconds += (time.monotonic() - started) / len(query)
-        yield from found.decisions(range(len(query)), spec(self.method), query.x.dtype)
-
-    def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
-        """The intervals of the theorem, which is about real arithmetic."""
-        self._refuse_strict(query)
-        return Intervals.by_batches(query, BATCH, self._radius)
-
-    def _refuse_strict(self, query: Query) -> None:
-        if query.strict:
-            raise InvalidInput(
-                f"arithmetic must be 'real' for a radius by {self.name}, whose theorem is about real arithmetic, got 'executed'"
-            )
-
-    def _radius(self, part: Query) -> RadiusInterval:
-        return self.method.radius(part.net, part.x, part.y, part.p, part.sides)
-
-    def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
-        """Which balls lie inside the linear region of x, and the margins there, where the network is linear.
-
-        Where only neighbouring regions cover the ball the decision is proved to stay, but no margin is.
-        """
-        double, x, y, ball = query.double, query.wide, query.y, query.ball
-        eps = ball.radii(x)
-        region, values, _ = LinearRegion.evaluated(double, x)
-        hyperplanes, _ = hyperplane_norms(region, y, dual(ball.p))
-        away = torch.where(
-            hyperplanes == 0, math.inf, region.margins_of(values, x) / torch.where(hyperplanes == 0, 1.0, hyperplanes)
-        )
-        near = away.amin(1) if away.shape[1] else x.new_full((len(x),), math.inf)
-        inside = near * (1 - 1e-9) > eps
-        # The theorem covers the rounding errors of the distances; it is needed only where the ball lies in the region.
-        some = inside.nonzero()[:, 0]
-        if len(some):
-            part = query.restrict(some)
-            proved = self.method.radius(
-                part.net, part.x, part.y, part.p, part.sides, Known(region=region.restrict(some))
-            )
-            inside[some] = proved.lower > eps[some]
-        return inside, _region_margins(query, values)
-
-
-@dataclass(frozen=True)
-class UniversalTheorem(RegionTheorem):
-    """The radius of every l_p from distances in l_1 and l_inf as a verifier and as a radius method."""
-
-    method: Universal  # type: ignore[assignment]
-
-    def _margins(self, query: Query) -> tuple[Bool[Tensor, " batch"], Margins]:
-        proved = self.method.radius(query.net, query.x, query.y, query.p).lower
-        _, values, _ = LinearRegion.evaluated(query.double, query.wide)
-        return proved > query.ball.radii(query.wide), _region_margins(query, values)
-
-
-def _region_margins(query: Query, values: list[Tensor]) -> Margins:
-    """The smallest margins over the ball of the linear function that the network is in the region of x.
-
-    `values` are the inputs of the switching nodes at x.
-    For the executed network they hold where rounding cannot change the pattern: all units are stable by interval arithmetic.
-    """
-    double, x, ball = query.double, query.wide, query.ball
-    bounds = IBP().start(double, x, ball, query.net.dtype)
-    lines = {
-        node.index: relax(node.op, Interval(value, value), "adaptive", bounds.drift(node.index))
-        for node, value in zip(double.switches, values, strict=True)
-    }
-    functional = pull_back(double.graph, len(double.graph) - 1, query.prop.rows, lines, bounds.charge())
-    found = functional.margins(x, ball).plus(query.prop.offsets)
-    stable = x.new_ones(len(x), dtype=torch.bool)
-    for node in double.switches:
-        within = bounds.inputs[node.index]
-        line = relax(node.op, within, "parallel")
-        fixed = ~within.unstable if node.op.decided_by_sign else line.offset == 0
-        stable &= fixed.flatten(1).all(1)
-    return replace(found, executed=torch.where(stable[:, None], found.executed, -math.inf))
-
-
-@dataclass(frozen=True)
-class Attack(_Named):
+class Attack(Named):
     """An attack within the ball as a verifier."""
 
     method: FixedAttack
@@ -172,7 +80,7 @@ class Attack(_Named):
 
 
 @dataclass(frozen=True)
-class Bound(_Named):
+class Bound(Named):
     """A bounding method as a verifier; `alone`: whether what it does not prove is bounded without the box as well."""
 
     method: Bounding
@@ -196,7 +104,7 @@ class Bound(_Named):
 
 
 @dataclass(frozen=True)
-class TimedBound(_Named):
+class TimedBound(Named):
     """A bounding method that takes seconds for an input: `chunk` inputs are bounded between two looks at the clock.
 
     `alone` is that of `Bound`.
@@ -255,12 +163,12 @@ def bounded(query: Query, method: Bounding, *, alone: bool = True) -> Outcome:
     margins = proved_margins(query, method, alone=alone)
     rows = torch.stack([margins.real, margins.executed], -1)
     found.prove(query.proves(rows).all(1), rows, margins.computed)
-    _explain(found)
+    explain(found)
     found.seconds += (time.monotonic() - started) / len(query)
     return found
 
 
-def _explain(found: Outcome) -> None:
+def explain(found: Outcome) -> None:
     """Note why inputs are not proved: the computed bound is not positive, or not any more when rounding is charged."""
     for place in (~found.proved).nonzero()[:, 0].tolist():
         found.reasons[place] = Reason.ROUNDING if float(found.computed[place]) > 0 else Reason.BOUND
@@ -313,3 +221,156 @@ def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
     known = method.start(net, query.x, ball, net.dtype)
     units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
     return units.charged(double, query.wide, ball, net.dtype), Margins.unstacked(margins.stacked().double())
+
+
+def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Margins:
+    """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
+
+    A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
+    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count.
+    """
+    best = query.wide.new_full((2, *query.prop.offsets.shape, 3), -math.inf)
+    exact = _Pass(query, method, query.double, query.wide, best, alone)
+    everything = torch.ones(2, len(query), dtype=torch.bool, device=best.device)
+    if not (method.single and query.net.dtype == torch.float32 and query.prop.fits(torch.float32)):
+        exact.run(everything)
+        return Margins.unstacked(_joint(best))
+    first = _Pass(query, method, query.net, query.x, best, alone)
+    first.run(everything)
+    lead, charged = query.prop.margins(query.net(query.x).double()).amin(1), best[..., 0] - best[..., 2]
+    near = _least_missing(best, best[..., 0]) > -CLOSE * lead
+    if bool(near.any()):
+        exact.run(near, first.units)
+        near &= _least_missing(best, best[..., 2] + TIMES * charged) >= 0
+    if bool(near.any()):
+        exact.run(near)
+    return Margins.unstacked(_joint(best))
+
+
+def _joint(best: Float[Tensor, " 2 batch specs 3"]) -> Float[Tensor, " batch specs 3"]:
+    """The better of the margins over balls cut with the box and over balls alone."""
+    return torch.fmax(best[0], best[1])
+
+
+def _least_missing(best: Float[Tensor, " 2 batch specs 3"], rows: Float[Tensor, " 2 batch specs"]) -> Tensor:
+    """The least value (2, batch) among rows that are not proved for the executed network; what is not a number is -inf.
+
+    It is -inf for inputs whose rows are all proved.
+    """
+    proved = _joint(best)[..., 2] > 0
+    least = rows.nan_to_num(-math.inf, math.inf, -math.inf).masked_fill(proved, math.inf).amin(2)
+    return least.masked_fill(proved.all(1), -math.inf)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """Pre-activation bounds of inputs that are not proved for the executed network, as they were left."""
+
+    parts: list[tuple[Int[Tensor, " n"], UnitBounds]] = field(default_factory=list)
+
+    def add(self, index: Int[Tensor, " n"], units: UnitBounds) -> None:
+        """Keep the bounds of some inputs."""
+        if len(index):
+            self.parts.append((index, units))
+
+    def of(self, index: Int[Tensor, " n"]) -> UnitBounds | None:
+        """The bounds of some inputs, what rounding does left out; None where one of them has none."""
+        found = [
+            (known[place], units.restrict(place)) for known, units in self.parts for place in [_places(known, index)]
+        ]
+        known = torch.cat([part for part, _ in found]) if found else index[:0]
+        if len(known) < len(index):
+            return None
+        order = known.argsort()[index.argsort().argsort()]
+        return UnitBounds.joined([units for _, units in found]).restrict(order)
+
+
+def _places(known: Int[Tensor, " n"], index: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
+    return torch.isin(known, index).nonzero()[:, 0]
+
+
+@dataclass(eq=False)
+class _Pass:
+    """A bounding method on a network and inputs in one dtype.
+
+    `best` (2, batch, specs, 3) has the best margins of all passes, over the balls of the query and over balls alone, `units`
+    the pre-activation bounds of what is not proved for the executed network.
+    """
+
+    query: Query
+    method: Bounding
+    net: Network
+    x: Float[Tensor, " batch *input"]
+    best: Float[Tensor, " 2 batch specs 3"]
+    alone: bool
+    units: tuple[_Kept, _Kept] = field(default_factory=lambda: (_Kept(), _Kept()))
+
+    def run(self, worth: Bool[Tensor, " 2 batch"], known: Sequence[_Kept] | None = None) -> None:
+        """Raise the best margins of the inputs that are worth it, over the balls of the query, and then over balls alone.
+
+        `known` has pre-activation bounds of another pass to go on from.
+        """
+        started, ball, before = time.monotonic(), self.query.ball, known or (None, None)
+        index = worth[0].nonzero()[:, 0]
+        if len(index):
+            self._improve(0, index, self.query, before[0])
+        if not self.alone or ball.box is None:
+            return
+        open_ = ~self.query.proves(_joint(self.best)[..., 1:]).all(1)
+        index = (open_ & worth[1]).nonzero()[:, 0]
+        index = index[ball.restrict(index).cut(self.x[index])]
+        if len(index):
+            method, spent = self.method, time.monotonic() - started
+            if isinstance(method, SDP | Moments):
+                method = replace(method, seconds=max(0.0, method.seconds - spent))
+            replace(self, method=method)._improve(1, index, replace(self.query, ball=ball.without_box()), before[1])
+
+    def _improve(self, kind: int, open_: Int[Tensor, " open"], query: Query, before: _Kept | None) -> None:
+        """Raise the best margins of open inputs over the balls of a query, which are of this kind."""
+        known = None if before is None else self._recharged(open_, query, before)
+        for stage in _stages(self.method):
+            rows, needed = _unproved(_joint(self.best)[open_])
+            x, ball = self.x[open_], query.ball.restrict(open_)
+            prop = query.prop.restrict(open_).select(rows).to(x.dtype)
+            known = stage.start(self.net, x, ball, query.net.dtype) if known is None else known
+            known, margins = stage.prove(self.net, known, x, ball, prop)
+            places, best = rows.unsqueeze(2).expand(-1, -1, 3), self.best[kind, open_]
+            old = best.gather(1, places)
+            # Rows that only fill up the table change nothing: answers must be independent of batch composition.
+            new = torch.where(needed.unsqueeze(2), torch.fmax(old, margins.stacked().double()), old)
+            self.best[kind, open_] = best.scatter(1, places, new)
+            best = _joint(self.best)[open_]
+            open_left = ~query.proves(best[..., 1:]).all(1)
+            done = (~open_left & ~(best[..., 2] > 0).all(1)).nonzero()[:, 0]
+            self.units[kind].add(open_[done], known.restrict(done))
+            left = open_left.nonzero()[:, 0]
+            open_, known = open_[left], known.restrict(left)
+            if len(open_) == 0:
+                return
+        assert known is not None
+        self.units[kind].add(open_, known)
+
+    def _recharged(self, index: Int[Tensor, " n"], query: Query, before: _Kept) -> UnitBounds | None:
+        """Pre-activation bounds of another pass with the rounding of computations in the dtype of this one."""
+        known = before.of(index)
+        return (
+            None
+            if known is None
+            else known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
+        )
+
+
+def _stages(method: Bounding) -> tuple[Bounding, ...]:
+    """The methods that a method contains, and the method itself: it need not go on where a row is decided or out of reach."""
+    last = replace(method, early=True) if isinstance(method, Alpha) else method
+    return *method.contains, last
+
+
+def _unproved(
+    margins: Float[Tensor, " batch specs 3"],
+) -> tuple[Int[Tensor, " batch some"], Bool[Tensor, " batch some"]]:
+    """The rows of each input that are not proved for the executed network, and which of the table's rows are such ones."""
+    needed = ~(margins[..., 2] > 0)
+    count = max(1, int(needed.sum(1).max()))
+    rows = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    return rows, needed.gather(1, rows)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
-from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import Alpha
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.verification._incomplete import Attack, Bound, TimedBound

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from relucert.attacks.apgd import APGD
 from relucert.attacks.pgd import PGD
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.ibp import IBP
 from relucert.bounding.methods.kw import KW
 from relucert.bounding.methods.lipschitz import Lipschitz
@@ -33,11 +32,12 @@ from relucert.core.results import Verdict
 from relucert.geometry.exploration.universal import Universal
 from relucert.geometry.theorem import Region
 from relucert.verification._exploration import Exploration
-from relucert.verification._incomplete import Attack, Bound, RegionTheorem, TimedBound, UniversalTheorem
+from relucert.verification._incomplete import Attack, Bound, TimedBound
 from relucert.verification._intervals import RadiusMethod
 from relucert.verification._narrowing import RadiusNarrowing
 from relucert.verification._order import merged
 from relucert.verification._radii import RadiusCascade
+from relucert.verification._regions import RegionTheorem, UniversalTheorem
 from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.distortion import DistortionPrograms

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import relucert as rc
 from oracles import least_margins
-from relucert.bounding.methods.alpha import Alpha
+from relucert.bounding.methods.crown import Alpha
 from relucert.bounding.methods.moments import Moments
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput

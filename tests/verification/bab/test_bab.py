@@ -11,8 +11,7 @@ from torch import nn
 
 import relucert as rc
 from asserts import outcome
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.split_bounds import AscentOptions, DualVariables, Problems, ascend
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict

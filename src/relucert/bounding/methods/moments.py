@@ -21,8 +21,7 @@ from torch import Tensor
 
 from relucert.bounding._moment_relaxation import MomentSearch, QuadraticProblem
 from relucert.bounding._spectral import SIDE, affine_part
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN, AfterCROWN
+from relucert.bounding.methods.crown import CROWN, AfterCROWN, Alpha
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
 from relucert.bounding.reduced_network import Kept

@@ -30,8 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.sdp import SDP, UnitBalls
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import Margins, rounding_over
@@ -89,7 +88,9 @@ class BaB(Method):
         Rows of the property that are proved already are not bounded again; where subproblems of a larger ball are saved, the
         search goes on from them.
         """
-        return decide_on_cpu(query, lambda near: _Search(near, self, budget).run())
+        if query.x.device.type != "cpu":
+            return decide_on_cpu(query, lambda near: self.decide(near, budget))
+        return _Search(query, self, budget).run()
 
 
 def _deep(net: Network) -> bool:

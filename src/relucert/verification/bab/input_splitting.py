@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import Rule
 from relucert.core.ball import Ball
@@ -30,7 +30,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.properties import Property
 from relucert.core.verdict import Reason
 from relucert.networks.prediction import falsified
-from relucert.verification.bab._boxes import BoxFrontier, Boxes, clipped
+from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 RULES: tuple[Rule, ...] = ("adaptive", "flat")

@@ -22,8 +22,7 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from relucert.attacks.best import polish
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import RAISED
 from relucert.core.ball import Ball

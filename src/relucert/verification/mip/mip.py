@@ -21,8 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.bounding.methods.alpha import Alpha
-from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.rounding import RAISED, absolute
 from relucert.core.errors import InvalidInput, OutOfTime
@@ -87,7 +86,9 @@ class MIP(Method):
 
         With `trust="solver"` what the solver claims to be robust is UNKNOWN, with the claim.
         """
-        return decide_on_cpu(query, lambda near: _decide(self, near, budget))
+        if query.x.device.type != "cpu":
+            return decide_on_cpu(query, lambda near: self.decide(near, budget))
+        return _decide(self, query, budget)
 
 
 @torch.no_grad()
