@@ -190,7 +190,7 @@ class _Group:
         size = np.abs(own).max()
         if not np.all(np.abs(own - executed) <= _CLOSE * (1.0 + size)):
             raise Contradiction(
-                f"network and onnxruntime must agree at the centre of the box, got outputs {own.tolist()} and {executed.tolist()}"
+                f"network and onnxruntime must agree at the centre of the box, got {own.tolist()} and {executed.tolist()}"
             )
 
 

@@ -2,8 +2,8 @@
 
 A box is closed when every clause of the property is proved in it. What is left is first clipped: the linear bound of a row that
 a clause needs shows where in the box the row may fail, and everything else is cut away (`_boxes.clipped`). A box that clipping
-does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched from the corners where
-bounds are smallest and by gradient descent.
+does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched at the centres
+of boxes and at the corners where bounds are smallest.
 
 Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64.
 """
@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relucert.bounding.backward_bounds import BUDGET
-from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.methods.crown import CROWN
+from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import Rule
 from relucert.core.ball import Ball
@@ -30,7 +30,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.properties import Property
 from relucert.core.verdict import Reason
 from relucert.networks.prediction import falsified
-from relucert.verification.bab._boxes import BoxFrontier, Boxes, clipped
+from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 RULES: tuple[Rule, ...] = ("adaptive", "flat")
