@@ -186,3 +186,16 @@ def test_some_rows_of_each_example():
     logits = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows = torch.tensor([[2, 0], [1, 1]])
     assert torch.equal(whole.select(rows).margins(logits), whole.margins(logits).gather(1, rows))
+
+
+def test_clauses_hold_where_one_row_of_each_does() -> None:
+    rows, offsets = torch.eye(3)[None], torch.zeros(1, 3)
+    either = Property(rows, offsets, torch.tensor([0, 0, 1]))
+    for logits, holds in (([1.0, -1.0, 1.0], True), ([-1.0, -1.0, 1.0], False), ([1.0, 1.0, 0.0], False)):
+        assert bool(either.holds(torch.tensor([logits]))) is holds
+    assert either.by_clause(torch.tensor([[3.0, float("nan"), 2.0]])).tolist() == [[3.0, 2.0]]
+    assert either.restrict(slice(0, 1)).clauses is either.clauses
+    assert either.to(torch.float64).clauses is either.clauses
+    for wrong in (torch.tensor([0, 1]), torch.tensor([0, 2, 2]), torch.tensor([0.0, 0.0, 1.0])):
+        with pytest.raises(InvalidInput, match="clauses must"):
+            Property(rows, offsets, wrong)

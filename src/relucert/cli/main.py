@@ -26,8 +26,8 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Exit codes: 0 done, 1 `doctor` has found a fault or `supports` says no, 2 wrong arguments or input, 130 interrupted, 141 the reader of standard
-    output closed the pipe.
+    Exit codes: 0 done, 1 `doctor` has found a fault or `supports` says no, 2 wrong arguments or input, 130 interrupted, 141 the
+    reader of standard output closed the pipe.
     """
     try:
         try:

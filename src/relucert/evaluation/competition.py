@@ -178,8 +178,8 @@ def run_instances(
 ) -> Iterator[Result]:
     """The results of a list of instances, those that `out` has already first; paths are relative to the folder of the list.
 
-    `workers` instances at a time. `most` seconds an instance, if that is less than its limit. Counterexamples go into the folder
-    `counterexamples` if there is one.
+    `workers` instances at a time; `most` seconds an instance, if that is less than its limit. Counterexamples go into the
+    folder `counterexamples` if there is one.
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
@@ -191,11 +191,11 @@ def run_instances(
     todo = []
     for one in instances:
         limit = one.limit if most is None else min(most, one.limit)
-        asked = Instance(one.onnx, one.vnnlib, limit, one.agreed, one.other_seconds)
+        lowered = Instance(one.onnx, one.vnnlib, limit, one.agreed, one.other_seconds)
         if (one.onnx, one.vnnlib, f"{limit:g}") in known:
             yield known[one.onnx, one.vnnlib, f"{limit:g}"]
         else:
-            todo.append(asked)
+            todo.append(lowered)
     file = AppendFile(out)
     try:
         file.lock()

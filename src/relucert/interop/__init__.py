@@ -1,1 +1,4 @@
-"""Networks in other formats: `loading` (any file, chosen by its name), `onnx`, `vnnlib` (properties), `mat` (the paper's .mat files), `sklearn`."""
+"""Networks and properties in other formats.
+
+`loading` (any network, chosen by the file's name), `onnx`, `mat` (the paper's .mat files), `sklearn`, `vnnlib` (properties).
+"""

@@ -116,7 +116,9 @@ def confirmed(double: Network, points: Float[Tensor, " batch *input"], prop: Pro
     # The sum of a row is rounded once for every logit and for the offset.
     sizes = errors + gamma_above(prop.classes + 2) * logits.abs()
     off = (prop.rows.abs() @ sizes.unsqueeze(2)).squeeze(2) + gamma_above(4) * prop.offsets.abs()
-    return (prop.by_clause(prop.margins(logits) + off) < 0).any(1)
+    # What is not a number fails nothing.
+    margins = (prop.margins(logits) + off).nan_to_num(torch.inf, torch.inf, -torch.inf)
+    return (prop.by_clause(margins) < 0).any(1)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relucert.reports._markdown import table
@@ -44,7 +44,7 @@ def row(name: str, answers: Sequence[Answered]) -> list[str]:
     ]  # fmt: skip
 
 
-def page(benchmarks: dict[str, Sequence[Answered]], machine: str) -> str:
+def page(benchmarks: Mapping[str, Sequence[Answered]], machine: str) -> str:
     """The table as Markdown."""
     lines = [
         "# Benchmarks of the verification competition",

@@ -133,14 +133,22 @@ def test_two_hundred_malformed_files_are_errors_with_a_line(tmp_path: Path) -> N
         new = rng.choice(["", "(", ")", "X_99", "1..2", "foo", "\x00", "(+)", "<", "Y_-1", "1e9999"])
         file = tmp_path / "one.vnnlib"
         file.write_text(GOOD[:start] + new + GOOD[end:])
-        try:
-            load_vnnlib(file)
-        except DamagedData as error:
+        message = _message(file)
+        if message:
             errors += 1
-            assert str(file) in str(error)
-            assert "line " in str(error) or "numbered" in str(error) or "bound" in str(error), (number, str(error))
-            assert "got" in str(error)
+            assert str(file) in message
+            assert any(word in message for word in ("line ", "numbered", "bound")), (number, message)
+            assert "got" in message
     assert errors >= 200, errors
+
+
+def _message(file: Path) -> str:
+    """The error about a file, "" without one."""
+    try:
+        load_vnnlib(file)
+    except DamagedData as error:
+        return str(error)
+    return ""
 
 
 def test_damaged_bytes(tmp_path: Path) -> None:

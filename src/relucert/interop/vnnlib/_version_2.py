@@ -1,7 +1,8 @@
-"""VNN-LIB 2.0, parsed by the package `vnnlib` (extra `vnnlib`): one network with one input and one output, linear inequalities."""
+"""VNN-LIB 2.0, parsed by the package `vnnlib` (extra `vnnlib`): one network, one input and output, linear inequalities."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from fractions import Fraction
@@ -17,7 +18,7 @@ def parse_version_2(text: str) -> Specification:
     from relucert.interop.vnnlib.reading import specification
 
     try:
-        import vnnlib
+        vnnlib: Any = importlib.import_module("vnnlib")
     except ImportError as error:
         raise MissingExtra(
             f"VNN-LIB 2.0 needs the package vnnlib: pip install 'relucert[vnnlib]' (import failed: {error})"

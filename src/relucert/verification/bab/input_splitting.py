@@ -2,8 +2,8 @@
 
 A box is closed when every clause of the property is proved in it. What is left is first clipped: the linear bound of a row that
 a clause needs shows where in the box the row may fail, and everything else is cut away (`_boxes.clipped`). A box that clipping
-does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched from the corners where
-bounds are smallest and by gradient descent.
+does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched at the centres
+of boxes and at the corners where bounds are smallest.
 
 Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64.
 """
