@@ -62,8 +62,10 @@ def test_ends_that_meet_are_exact_and_a_counterexample_goes_first(tmp_path):
 def test_a_proof_beyond_a_counterexample_is_refused(tmp_path):
     with pytest.raises(RecordConflict, match="point 0, contradict each other"):
         joined(
-            tmp_path, line(0, 0.1, CERTIFY, verdict="robust"), line(0, math.inf, "smallest by fab", verdict="vulnerable", upper=0.09)
-        )  # fmt: skip
+            tmp_path,
+            line(0, 0.1, CERTIFY, verdict="robust"),
+            line(0, math.inf, "smallest by fab", verdict="vulnerable", upper=0.09),
+        )
 
 
 def test_norms_and_networks_are_subjects_of_their_own_and_old_contents_are_left_out(tmp_path):

@@ -57,7 +57,9 @@ def _stores(sources: Sequence[Path]) -> list[tuple[str, RecordStore]]:
         if not file.is_file():
             raise InvalidInput(f"sources must be run folders with {RECORDS} or files of records, got {str(path)!r}")
     names = [
-        file.resolve().parent.name if file.name == RECORDS else file.name.removesuffix(".jsonl").removesuffix(".records")
+        file.resolve().parent.name
+        if file.name == RECORDS
+        else file.name.removesuffix(".jsonl").removesuffix(".records")
         for file in files
     ]
     several = {name for name in names if names.count(name) > 1}

@@ -51,5 +51,6 @@ def sentence(rows: Sequence[DemoRow], eps: float, images: int) -> str:
     counts = [round(images * row.shares[0][1]) for row in (best, rows[0])]
     return (
         f"Just proved: for {counts[0]} of {images} test images, no change of the pixels by up to {eps:g} each can change the "
-        f"correct answer of the\nnetwork trained with {best.name}; for the plainly trained network this is proved for {counts[1]}."
+        f"correct answer of the\nnetwork trained with {best.name}; for the plainly trained network this is proved for "
+        f"{counts[1]}."
     )
