@@ -27,7 +27,7 @@ def table(balls: Iterable[str], rows: Iterable[DemoRow]) -> Table:
     """The table of the demo: two columns for each ball, every figure a share of images of which more is better."""
     from rich.table import Table
 
-    title = "Handwritten digits (8 x 8 pixels): share of test images, higher is better"
+    title = "Digits, 8 x 8 pixels: shares of test images, higher is better"
     drawn = Table(title=title, title_justify="left")
     drawn.add_column("training")
     for heading in ("correct", *(f"{share}\n{ball}" for ball in balls for share in ("survives", "proved"))):
