@@ -13,20 +13,26 @@ def test_runs_have_folders_of_their_own(tmp_path):
     assert {config.epochs for config in configs} == {demo.EPOCHS}
 
 
-def test_the_table_has_a_row_for_every_run(tmp_path, monkeypatch, capsys):
+def test_the_table_has_a_row_for_every_run_and_the_report_comes_last(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo.torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(demo, "train", lambda config, watcher: config)
+    monkeypatch.setattr(demo, "train", lambda config: config)
     monkeypatch.setattr(
         demo,
         "evaluate",
-        lambda config: SimpleNamespace(p=config.p, test_error=0.015, robust_error=(0.25 / config.p, 1.0)),
+        lambda config: SimpleNamespace(test_error=0.015, robust_error=(0.25 / config.p, 1.0), points=200, eps=0.1),
     )
     monkeypatch.setattr(
         demo, "verdicts", lambda config: SimpleNamespace(robust_error=(0.0, 0.375 if config.p == 2 else 0.5))
     )
+    monkeypatch.setattr(demo, "radii", lambda config: None)
+    written = []
+    monkeypatch.setattr(demo, "report", written.append)
     monkeypatch.setenv("COLUMNS", "120")
     demo.demo(tmp_path)
-    rows = [line.replace("\u2502", " ").split() for line in capsys.readouterr().out.splitlines()]
-    cells = ["1.5%", "0.0%", "50.0%", "12.5%", "62.5%"]
+    out = capsys.readouterr().out
+    rows = [line.replace("\u2502", " ").split() for line in out.splitlines()]
+    cells = ["98.5%", "100.0%", "50.0%", "87.5%", "62.5%"]
     assert ["plain", *cells] in rows
     assert [["mmr+at", norm, *cells] in rows for norm in ("l_inf", "l_2")] == [True, True]
+    assert len(written[0].sources) == 7
+    assert str(written[0].out.resolve()) in out.splitlines()[-1]

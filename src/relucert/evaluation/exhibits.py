@@ -28,8 +28,8 @@ SUFFIXES = (".safetensors", ".onnx", ".onnx.gz", ".mat")
 class SliceView:
     """A square of the plane through a point (in the middle), its counterexample and another input.
 
-    `classes`, `regions` and `norms` (the l_p distances to the point) are of SIDE x SIDE cells, row 0 at the bottom. `witness` is
-    the place of the counterexample in [0, 1]^2, None without one.
+    `classes`, `regions` and `norms` (the l_p distances to the point) are of SIDE x SIDE cells, row 0 at the bottom. `witness`
+    is the place of the counterexample in [0, 1]^2, None without one.
     """
 
     classes: np.ndarray

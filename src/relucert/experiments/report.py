@@ -86,8 +86,8 @@ def _data(name: str, about: Sequence[Subject], config: ReportConfig, shape: tupl
         if index < len(x) and contents[index] <= {content_digest(x[index], labels[index]), None}
     }
     why = "" if len(inputs) == len(chosen) else (
-        f"{len(chosen) - len(inputs)} inputs are left out: the data behind the name {config.data or name!r} are not those of the "
-        "records."
+        f"{len(chosen) - len(inputs)} inputs are left out: the data behind the name {config.data or name!r} are not those of "
+        "the records."
     )  # fmt: skip
     return ShownData(
         title=found.spec.title, class_names=found.class_names, shape=found.input_shape, inputs=inputs, why=why

@@ -2,5 +2,6 @@
 
 A page is a function of values, which `experiments/` fills from its configurations and from the JSON files of `results/`.
 Reading order: `markdown` (tables), `published` (figures of the paper), then one file a page: `trained`, `complete`, `deep`,
-`bounds`, `attacks`; `demo` is the table on the terminal.
+`bounds`, `attacks`; `demo` is the table on the terminal. The HTML report of records: `intervals` (what all records of a point
+say together), `sprites` (pictures), `page`, with markup, style and scripts in `assets/`; `config` is its configuration.
 """

@@ -27,7 +27,7 @@ def table(balls: Iterable[str], rows: Iterable[DemoRow]) -> Table:
     """The table of the demo: two columns for each ball, every figure a share of images of which more is better."""
     from rich.table import Table
 
-    title = "Handwritten digits (8 x 8 pixels): share of test images, higher is better"
+    title = "Digits, 8 x 8 pixels: shares of test images, higher is better"
     drawn = Table(title=title, title_justify="left")
     drawn.add_column("training")
     for heading in ("correct", *(f"{share}\n{ball}" for ball in balls for share in ("survives", "proved"))):
@@ -51,5 +51,6 @@ def sentence(rows: Sequence[DemoRow], eps: float, images: int) -> str:
     counts = [round(images * row.shares[0][1]) for row in (best, rows[0])]
     return (
         f"Just proved: for {counts[0]} of {images} test images, no change of the pixels by up to {eps:g} each can change the "
-        f"correct answer of the\nnetwork trained with {best.name}; for the plainly trained network this is proved for {counts[1]}."
+        f"correct answer of the\nnetwork trained with {best.name}; for the plainly trained network this is proved for "
+        f"{counts[1]}."
     )

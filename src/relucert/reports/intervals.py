@@ -211,8 +211,8 @@ def _point(every: Sequence[tuple[Record, RecordStore]], eps: float, name: str) -
             reason = "time" if timed else record.reason
     if lower > upper * (1 + _SLACK):
         raise RecordConflict(
-            f"records of {name}, point {first.index}, contradict each other: {lower_by} proves the radius {lower}, and {upper_by} "
-            f"has a counterexample at distance {upper}"
+            f"records of {name}, point {first.index}, contradict each other: {lower_by} proves the radius {lower}, "
+            f"and {upper_by} has a counterexample at distance {upper}"
         )
     return Point(
         index=first.index, content=first.content, label=first.label, prediction=next(iter(known), None),

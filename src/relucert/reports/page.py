@@ -165,7 +165,7 @@ def _changes(data: ShownData, shown: ShownSubject, share: float) -> dict[str, An
     for index in indices:
         order = np.argsort(-np.abs(changes[index].ravel()), kind="stable")[:SHOWN]
         x, z = data.inputs[index].ravel(), shown.witnesses[index].ravel()
-        rows[index] = [[int(j), _short(x[j], 6), _short(z[j], 6)] for j in order]
+        rows[index] = [[int(j), _short(float(x[j]), 6), _short(float(z[j]), 6)] for j in order]
     return {"changes": rows}
 
 
