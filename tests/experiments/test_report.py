@@ -45,8 +45,8 @@ def test_the_page_has_the_figures_of_the_records_and_needs_no_network(trained, t
     out = tmp_path / "r.html"
     assert run(["report", str(folder), "-o", str(out), "--slices", "3", "--json"]) == 0
     (figures,) = json.loads(capsys.readouterr().out)["models"]
-    assert figures["most_error"] <= found.robust_error + 1e-9
-    assert figures["least_error"] >= found.broken_error - 1e-9
+    assert figures["most_error"] <= found.robust_error[1] + 1e-9
+    assert figures["least_error"] >= found.robust_error[0] - 1e-9
     stored, text = document(out)
     assert "plain<run>" not in text
     assert stored["subjects"][0]["name"] == "plain<run>"

@@ -234,7 +234,7 @@ def test_a_witness_inside_a_certified_ball_is_an_error(monkeypatch) -> None:
     x = inputs(net, 3)
     known = radius(net, x, p=2, method="region")
     assert bool(known.upper.isfinite().any())
-    monkeypatch.setattr(search._Search, "run", lambda self: self.query.wide.new_full((3,), 1e3))
+    monkeypatch.setattr(search._Search, "run", lambda self, *_: self.query.wide.new_full((3,), 1e3))
     with pytest.raises(Contradiction, match=r"kw.* certifies the radius 1000\.0, but a witness is at"):
         radius(net, x, p=2, method="kw")
 

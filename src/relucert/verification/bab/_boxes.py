@@ -72,7 +72,7 @@ def clipped(
     and t_i >= 0 the distance from the side where a_i z_i is smallest. So a point with margin <= 0 has t_i <= -m / |a_i|.
 
     >>> low, high = clipped(torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[[2.0]]]), torch.tensor([[-1.0]]))
-    >>> float(low), round(float(high), 9)
+    >>> float(low), round(float(high), 6)
     (0.0, 0.5)
     """
     size = rows.abs()
