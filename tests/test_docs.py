@@ -93,6 +93,7 @@ def test_every_arrow_of_the_drawing_is_an_import():
 @pages
 def test_every_file_exists(page):
     paths = set(re.findall(r"[\w.+/-]+\.(?:py|toml|txt|yml|yaml)\b", page.read_text()))
+    paths -= set(re.findall(r"^# (\w+\.py)$", page.read_text(), re.MULTILINE))  # files that the page itself shows
     assert [path for path in sorted(paths) if "NAME" not in path and located(path) is None] == []
 
 
@@ -143,9 +144,35 @@ def test_every_page_is_linked_from_the_architecture(page):
     assert page == start or f"]({page.name}" in start.read_text()
 
 
+def blocks(page: Path) -> list[str]:
+    """The Python examples of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
 @pages
 def test_examples_run(page, tmp_path, monkeypatch):
+    """A block that begins with the name of a file is that file."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+    for block in blocks(page):
+        if file := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / file[1]).write_text(block)
+            continue
         exec(compile(block, page.name, "exec", dont_inherit=True), names)
+
+
+def test_scripts_about_networks_of_others_are_short_and_prove_something(tmp_path, monkeypatch, capsys):
+    """A residual network with batch norm, one in the style of Hugging Face, an ONNX file and a pipeline: eight lines each."""
+    own, *examples = blocks(ROOT / "docs/networks-of-others.md")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_networks.py").write_text(own)
+    scripts = [block for block in examples if "import relucert as rc\n" in block]
+    assert [re.search(r"resnet\(|ForImage|onnx|from_sklearn", text)[0] for text in scripts] == [
+        "resnet(", "ForImage", "resnet(", "from_sklearn",
+    ]  # fmt: skip
+    for script in scripts:
+        assert len([line for line in script.splitlines() if line.strip()]) <= 8
+        exec(compile(script, "script", "exec", dont_inherit=True), {"__name__": "example"})
+        assert capsys.readouterr().out.count("ROBUST") >= 5
