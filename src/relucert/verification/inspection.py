@@ -85,7 +85,9 @@ def _check(store: RecordStore, records: list[Record], net: Network, x: Tensor) -
     common = records[0].ball  # all records are of one question
     eps = [min(float(common["eps"]), _upper(record) * (1 + _ROUNDED)) for record in records]
     box = None if common["box"] is None else (float(common["box"][0]), float(common["box"][1]))
-    inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64, device=x.device), box).contains(centres, witness)
+    inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64, device=x.device), box).contains(
+        centres, witness
+    )
     for record, radius, within in zip(records, eps, inside.tolist(), strict=True):
         if not within:
             raise _damaged(store, record, f"its witness must lie in the ball of radius {radius} around the point")
