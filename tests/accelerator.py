@@ -118,5 +118,11 @@ def _in_place(function: Any) -> bool:
 @contextmanager
 def fake_accelerator() -> Iterator[torch.device]:
     """Make the device exist for a while."""
-    with _Mode(), _Functions():
-        yield DEVICE
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    # A parameter that is converted becomes another one: its old `held` would stay behind its new dtype.
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with _Mode(), _Functions():
+            yield DEVICE
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)

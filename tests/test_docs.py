@@ -8,10 +8,12 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import relucert
 
@@ -93,6 +95,7 @@ def test_every_arrow_of_the_drawing_is_an_import():
 @pages
 def test_every_file_exists(page):
     paths = set(re.findall(r"[\w.+/-]+\.(?:py|toml|txt|yml|yaml)\b", page.read_text()))
+    paths -= set(re.findall(r"^# (\w+\.py)$", page.read_text(), re.MULTILINE))  # files that the page itself shows
     assert [path for path in sorted(paths) if "NAME" not in path and located(path) is None] == []
 
 
@@ -143,9 +146,41 @@ def test_every_page_is_linked_from_the_architecture(page):
     assert page == start or f"]({page.name}" in start.read_text()
 
 
-@pages
-def test_examples_run(page, tmp_path, monkeypatch):
+def blocks(page: Path) -> list[str]:
+    """The Python examples of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder in which examples run; modules that they import from it are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.manual_seed(0)
+    yield tmp_path
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+@pages
+def test_examples_run(page, folder):
+    """A block that begins with the name of a file is that file."""
     names: dict[str, object] = {"__name__": "example"}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+    for block in blocks(page):
+        if file := re.match(r"# (\w+\.py)\n", block):
+            (folder / file[1]).write_text(block)
+            continue
         exec(compile(block, page.name, "exec", dont_inherit=True), names)
+
+
+def test_scripts_about_networks_of_others_are_short_and_prove_something(folder, capsys):
+    """A residual network with batch norm, one in the style of Hugging Face, an ONNX file and a pipeline: eight lines each."""
+    own, *examples = blocks(ROOT / "docs/networks-of-others.md")
+    (folder / "image_networks.py").write_text(own)
+    scripts = [block for block in examples if "import relucert as rc\n" in block]
+    words = ("resnet().eval()", "ForImageClassification().eval()", 'rc.load("net.onnx")', "rc.from_sklearn(")
+    for script, word in zip(scripts, words, strict=True):
+        assert word in script
+        assert len([line for line in script.splitlines() if line.strip()]) <= 8
+        exec(compile(script, "script", "exec", dont_inherit=True), {"__name__": "example"})
+        assert capsys.readouterr().out.count("ROBUST") >= 5

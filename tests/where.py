@@ -28,6 +28,7 @@ WHERE = {
     "cli/radius.py": "cli/test_main.py::test_certify_from_the_command_line",
     "cli/train.py": "cli/test_main.py::test_train_and_evaluate_from_the_command_line",
     "cli/report.py": "experiments/test_report.py::test_the_page_has_the_figures_of_the_records_and_needs_no_network",
+    "core/device.py": "cli/test_folder.py::test_devices_that_are_not_there_are_named",
     "core/errors.py": "networks/test_network.py",
     "core/progress.py": "verification/test_timeouts.py",
     "core/verdict.py": "core/test_results.py",

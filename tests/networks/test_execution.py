@@ -10,7 +10,7 @@ import torch
 import relucert as rc
 from relucert.core import rounding
 from relucert.core.errors import ReducedPrecision
-from relucert.core.rounding import SETTINGS, reduced_precision
+from relucert.core.rounding import SETTINGS, reduced_precision, set_full_precision
 from relucert.networks import execution
 from relucert.networks.execution import flushes_denormals, rounds_to_nearest
 from zoo import inputs, network
@@ -48,6 +48,25 @@ def test_older_settings_are_read(monkeypatch):
     monkeypatch.setattr(rounding, "_setting", lambda name: None)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert reduced_precision() == ["torch.get_float32_matmul_precision() is 'high'"]
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert reduced_precision("cuda")[1:] == ["torch.backends.cudnn.allow_tf32 is True"]
+        set_full_precision("cuda")
+        assert len(reduced_precision("cuda")) == 1
+
+
+@pytest.mark.skipif(rounding._setting("cudnn.conv.fp32_precision") is None, reason="this torch has no such setting")
+def test_full_precision_of_a_device_can_be_set():
+    """On GPUs torch's own default is TF32 for convolutions."""
+    convolutions = torch.backends.cudnn.conv
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = "tf32"
+    try:
+        assert reduced_precision("cuda") == ["torch.backends.cudnn.conv.fp32_precision is 'tf32'"]
+        set_full_precision("cuda")
+        assert reduced_precision("cuda") == []
+    finally:
+        convolutions.fp32_precision = before
+        torch.backends.cuda.matmul.fp32_precision = "none"
 
 
 def test_nothing_is_proved_with_shorter_numbers():

@@ -236,6 +236,50 @@ def test_outputs_with_logits_are_taken(wrap: Callable) -> None:
     assert rc.certify(net, x, net.predict(x), rc.Ball(2, 1e-5), "crown").verdict == [rc.Verdict.ROBUST] * 3
 
 
+class Branching(nn.Module):
+    """A module that looks at its input before it computes."""
+
+    def __init__(self, condition: Callable):
+        super().__init__()
+        self.first, self.second, self.condition = nn.Linear(4, 3), nn.Linear(4, 3), condition
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.first(torch.relu(z)) if self.condition(self, z) else self.second(torch.relu(z))
+
+
+SHAPES = {
+    "channels": lambda module, z: z.shape[1] == 4,
+    "other channels": lambda module, z: z.shape[1] != 4,
+    "sizes": lambda module, z: z.dim() == 2 and z.size(-1) > 3,
+    "rank": lambda module, z: z.ndim > 2,
+    "reshaped": lambda module, z: z.flatten(1).shape[1] + 1 == 5,
+}
+VALUES = {
+    "values": lambda module, z: z.sum() > 0,
+    "weights": lambda module, z: module.first.weight.sum() + z.sum() > 0,
+    "batch of one": lambda module, z: z.shape[0] == 1,
+    "large batch": lambda module, z: z.shape[0] > 2,
+    "result": lambda module, z: module.first(z).argmax() == 0,
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_branches_on_the_shape_of_the_input_are_taken(name: str) -> None:
+    module = Branching(SHAPES[name]).double()
+    net = Network(module, (4,))
+    x = inputs(net, 5)
+    torch.testing.assert_close(net.logits(x), module(x))
+    taken = module.first if name in ("channels", "sizes", "reshaped") else module.second
+    torch.testing.assert_close(net.logits(x), taken(torch.relu(x)))
+    net.train().require_eval("a certificate")  # the mode does not matter
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_branches_on_values_weights_and_the_batch_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedLayer, match="Branching cannot be traced: symbolically traced variables"):
+        Network(Branching(VALUES[name]), (4,))
+
+
 # Refusals.
 
 

@@ -63,7 +63,12 @@ def run(arguments: list[str]) -> int:
             warnings.showwarning = _warn
             if verb == "train":
                 return module.run(_parse(verb, module.CONFIG, module.current_flags(rest), module.description()))
-            return module.run(_parse(verb, module.CONFIG, rest))
+            config = _parse(verb, module.CONFIG, rest)
+            if getattr(config, "device", "cpu") != "cpu":
+                from relucert.core.rounding import set_full_precision
+
+                set_full_precision(config.device.partition(":")[0])
+            return module.run(config)
     except RelucertError as error:
         print(f"relucert: error: {error}", file=sys.stderr)
         return 2

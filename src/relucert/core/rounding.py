@@ -180,18 +180,31 @@ def reduced_precision(device: str = "cpu") -> list[str]:
     ...     reduced_precision()
     ["torch.autocast('cpu') is on"]
     """
-    found = [f"torch.autocast({device!r}) is on"] if torch.is_autocast_enabled(device) else []
+    cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    found = [f"torch.autocast({device!r}) is on"] if cast else []
     for path in SETTINGS.get(device, ()):
         value = _setting(path)
         if value in SHORT:
             found.append(f"torch.backends.{path} is {value!r}")
     if _setting("mkldnn.matmul.fp32_precision") is None and torch.get_float32_matmul_precision() != "highest":
-        # Older versions of torch have this setting alone.
+        # Older versions of torch have this setting alone, and one for convolutions on GPUs.
         found.append(f"torch.get_float32_matmul_precision() is {torch.get_float32_matmul_precision()!r}")
+    if device == "cuda" and _setting("cudnn.conv.fp32_precision") is None and torch.backends.cudnn.allow_tf32:
+        found.append("torch.backends.cudnn.allow_tf32 is True")
     direct = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     if device == "cpu" and not direct and _transforms():
         found.append("torch.backends.mkldnn is off, so that NNPACK computes convolutions by transforms")
     return found
+
+
+def set_full_precision(device: str) -> None:
+    """Set torch to compute float32 products on a kind of device in float32; on GPUs its default is TF32 for convolutions."""
+    for path in SETTINGS.get(device, ()):
+        place, _, name = path.rpartition(".")
+        if _setting(path) is not None:
+            setattr(_setting(place), name, "ieee")
+        elif path.startswith("cudnn"):  # older versions of torch
+            torch.backends.cudnn.allow_tf32 = False
 
 
 def require_full_precision(x: Tensor, purpose: str) -> None:

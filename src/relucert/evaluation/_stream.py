@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from relucert.core.device import require_device
 from relucert.core.errors import InvalidInput
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
@@ -32,7 +33,10 @@ Config = TypeVar("Config", bound=PointsConfig)
 
 
 class Points(NamedTuple):
-    """A network and all points that it is evaluated at, with the name of the data and the range of inputs."""
+    """A network and all points that it is evaluated at, with the name of the data and the range of inputs.
+
+    Points are on the CPU; the network is where it computes.
+    """
 
     net: Network
     x: Tensor
@@ -43,11 +47,12 @@ class Points(NamedTuple):
     @classmethod
     def of(cls, config: PointsConfig) -> Points:
         """The network and the test points of a configuration."""
+        device = require_device(config.device)
         data, net = dataset(config.data, input_shape=config.input_shape), load(config.model)
         _check_fit(net, data)
         if config.mean is not None or config.std is not None:
             net = _normalised(net, config)
-        return cls(net, data.x_test, data.y_test, data.name, data.box)
+        return cls(net.to(device), data.x_test, data.y_test, data.name, data.box)
 
 
 def _normalised(net: Network, config: PointsConfig) -> Network:
@@ -73,10 +78,10 @@ class Task(Generic[Config]):
     def __init__(self, config: Config, points: Points | None = None):
         self.config = config
         self.points = Points.of(config) if points is None else points
-        self.net, x, self.y, self.box = self.points.net, self.points.x, self.points.y, self.points.box
-        x, self.y = x[: config.points], self.y[: config.points]
-        self.x = x.to(self.net.dtype)
-        self.contents = [content_digest(*pair) for pair in zip(x.numpy(), self.y.tolist(), strict=True)]
+        self.net, x, self.box = self.points.net, self.points.x, self.points.box
+        x, y = x[: config.points], self.points.y[: config.points]
+        self.contents = [content_digest(*pair) for pair in zip(x.numpy(), y.tolist(), strict=True)]
+        self.x, self.y = x.to(self.net.device, self.net.dtype), y.to(self.net.device)
 
     def __len__(self) -> int:
         return len(self.x)

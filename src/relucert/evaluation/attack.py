@@ -109,5 +109,5 @@ def facts_of(
     if labels and prediction != label:
         return facts | {"verdict": Verdict.MISCLASSIFIED}
     if success:
-        facts |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].numpy()}}
+        facts |= {"upper": float(found.distance[i]), "arrays": {"witness": found.x[i].cpu().numpy()}}
     return facts | {"verdict": Verdict.VULNERABLE if success else Verdict.UNKNOWN}

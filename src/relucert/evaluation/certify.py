@@ -23,7 +23,7 @@ from relucert.evaluation.config import CertifyConfig
 from relucert.records.question import Facts, save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
-from relucert.verification.certify import decide
+from relucert.verification.certify import decide, workers_beside
 from relucert.verification.recorded import AS_EXECUTED, certify_text, facts_of
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import CLOCK, Query, batches
@@ -115,7 +115,8 @@ class CertifyTask(Task[CertifyConfig]):
     def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The facts of points that have no record, by this process or by workers."""
         solve, config = partial(self.solve, deadline=deadline), self.config
-        return answers(solve, missing, config.batch, config.workers, batches(self.verifier))
+        workers = workers_beside(self.x.device, config.workers)
+        return answers(solve, missing, config.batch, workers, batches(self.verifier))
 
     def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The index and the facts of some points, each as soon as it is decided; none after the deadline."""

@@ -48,6 +48,8 @@ class PointsConfig:
     """How many test points, from the first; None for all."""
     batch: int = 100
     """Points worked on together."""
+    device: str = "cpu"
+    """Where the network is evaluated: cpu, or an accelerator of torch such as cuda."""
     out: Path | None = None
     """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
 

@@ -96,7 +96,7 @@ class EvaluateTask(Task[EvaluateConfig]):
         """The evaluation from the records of all points, with the test error and what the region theorem says."""
         config, every = self.config, self.points
         falsified = sum(record.verdict in (Verdict.VULNERABLE, Verdict.MISCLASSIFIED) for record in records)
-        test_error = error(self.net, every.x.to(self.net.dtype), every.y)
+        test_error = error(self.net, every.x.to(self.net.device, self.net.dtype), every.y.to(self.net.device))
         regions = _regions(self, config) if config.regions else None
         ends = falsified / len(self), 1.0 if regions is None else 1 - regions.certified
         return Evaluation(

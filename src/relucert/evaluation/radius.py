@@ -98,7 +98,7 @@ class RadiusTask(Task[RadiusConfig]):
                 "verdict": Verdict.MISCLASSIFIED if wrong else None,
             }
             if found.witness is not None and not wrong and bool(found.upper.isfinite()):
-                facts["arrays"] = {"witness": found.witness[0].numpy()}
+                facts["arrays"] = {"witness": found.witness[0].cpu().numpy()}
             yield i, facts
 
 

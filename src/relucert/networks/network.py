@@ -201,7 +201,7 @@ class Network(nn.Module):
         """Raise if a part in train mode computes something else than in eval mode: batch norm, dropout, code that reads it."""
         training = {name: part for name, part in self.named_modules() if part.training and part is not self}
         wrong = [name for name, part in training.items() if isinstance(part, MODAL)]
-        if not wrong and training and mode_matters(self.module):
+        if not wrong and training and mode_matters(self.module, self.input_shape):
             wrong = list(training)
         if wrong:
             raise WrongMode(f"{purpose} needs the network in eval mode (call net.eval()), got {wrong[0]} in train mode")

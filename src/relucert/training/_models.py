@@ -23,17 +23,6 @@ from relucert.training.config import FILE, FUNCTION, TrainConfig
 Shape = tuple[int, ...]
 
 
-def require_device(name: str) -> torch.device:
-    """The device of a name; a clear error if this machine does not have it."""
-    try:
-        return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(
-            f"device must be one that torch can use here, such as cpu, got {name!r}: {reason}"
-        ) from error
-
-
 def network_of(config: TrainConfig, input_shape: Shape, classes: int) -> Network:
     """The network of a configuration, with its first weights, in the mode it was made in."""
     if FUNCTION.fullmatch(config.model):

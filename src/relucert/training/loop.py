@@ -17,6 +17,7 @@ from torch import Tensor
 
 from relucert.attacks.pgd import PGD, robust_error
 from relucert.core.ball import Ball, as_ball
+from relucert.core.device import require_device
 from relucert.core.errors import InvalidInput, RunError
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
@@ -26,7 +27,7 @@ from relucert.networks.prediction import error
 from relucert.training._augmentation import augment
 from relucert.training._examples import Arrays, Examples, examples_of
 from relucert.training._interruption import gentle_interrupts
-from relucert.training._models import architecture, network_of, require_device
+from relucert.training._models import architecture, network_of
 from relucert.training._randomness import forked_randomness, generator
 from relucert.training._saving import STATE_FILE, load_module, load_state, save_module, save_state
 from relucert.training._schedules import rate_factor

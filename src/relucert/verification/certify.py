@@ -171,14 +171,20 @@ def decisions(
     return decide_union(queries, lambda part, left: decide_by(workers, part, verifier, left, batch), budget, batch)
 
 
+def workers_beside(device: torch.device, workers: int | None) -> int | None:
+    """The number of processes for inputs on a device: this one alone, unless it is the CPU."""
+    if device.type == "cpu":
+        return workers
+    if workers is not None and workers > 1:
+        raise InvalidInput(f"workers must be 1 for inputs on {device.type}, got {workers}")
+    return 1
+
+
 def decide_by(
     workers: int | None, query: Query, verifier: Verifier, budget: Budget, batch: int = 100
 ) -> Iterator[Decision]:
-    """As `decide`, by so many processes; None for as many as are faster. Inputs that are not on a CPU are left to this one."""
-    if query.x.device.type != "cpu":
-        if workers is not None and workers > 1:
-            raise InvalidInput(f"workers must be 1 for inputs on {query.x.device.type}, got {workers}")
-        workers = 1
+    """As `decide`, by so many processes; None for as many as are faster."""
+    workers = workers_beside(query.x.device, workers)
     few = workers == 1 or (workers is None and torch.get_num_threads() <= FEW)
     if few and len(query) <= batch:
         return single_threaded(decide(query, verifier, budget, batch))

@@ -80,12 +80,14 @@ def _upper(record: Record) -> float:
 @torch.no_grad()
 def _check(store: RecordStore, records: list[Record], net: Network, x: Tensor) -> None:
     """Raise unless every record has a counterexample: within eps and the distance it states, of another class."""
-    centres = x[[record.index for record in records]]
+    centres = x[torch.tensor([record.index for record in records], device=x.device)]
     witness = torch.stack([_witness(store, record, centres[0]) for record in records])
     common = records[0].ball  # all records are of one question
     eps = [min(float(common["eps"]), _upper(record) * (1 + _ROUNDED)) for record in records]
     box = None if common["box"] is None else (float(common["box"][0]), float(common["box"][1]))
-    inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64), box).contains(centres, witness)
+    inside = Ball(float(common["p"]), torch.tensor(eps, dtype=torch.float64, device=x.device), box).contains(
+        centres, witness
+    )
     for record, radius, within in zip(records, eps, inside.tolist(), strict=True):
         if not within:
             raise _damaged(store, record, f"its witness must lie in the ball of radius {radius} around the point")
@@ -99,10 +101,11 @@ def _witness(store: RecordStore, record: Record, like: Tensor) -> Tensor:
     if "witness" not in record.arrays:
         raise _damaged(store, record, "it must have a witness, got none")
     array = store.array(record.key, "witness")
-    if array.shape != tuple(like.shape) or array.dtype != like.numpy().dtype:
-        wanted = f"{like.numpy().dtype} of shape {tuple(like.shape)}"
+    dtype = like.cpu().numpy().dtype
+    if array.shape != tuple(like.shape) or array.dtype != dtype:
+        wanted = f"{dtype} of shape {tuple(like.shape)}"
         raise _damaged(store, record, f"its witness must be {wanted}, got {array.dtype} of shape {array.shape}")
-    return torch.from_numpy(array)
+    return torch.from_numpy(array).to(like.device)
 
 
 def _damaged(store: RecordStore, record: Record, reason: str) -> DamagedData:

@@ -69,9 +69,30 @@ def logits_of(output: Any) -> Any:
 
 
 class _Tracer(fx.Tracer):
-    """Records compiled and parallel parts as what they hold."""
+    """Records compiled and parallel parts as what they hold, and takes branches on the shape of the input as the shape says."""
 
     proxy_buffer_attributes = True
+
+    def __init__(self, input_shape: Shape):
+        super().__init__()
+        self.input_shape = input_shape
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Whether a condition holds that depends on the input's shape alone, whatever the batch; all others are errors."""
+        try:
+            found = {bool(self._of_shape(obj.node, batch)) for batch in (1, 2, 3)}
+        except Exception:  # tensors without numbers have no truth value
+            return super().to_bool(obj)
+        return found.pop() if len(found) == 1 else super().to_bool(obj)
+
+    def _of_shape(self, node: fx.Node, batch: int) -> Any:
+        """What a recorded step makes of an input that has a shape, and no numbers; steps on weights are refused."""
+        if node is next(iter(node.graph.nodes)):
+            return torch.empty((batch, *self.input_shape), device="meta")
+        if node.op not in ("call_function", "call_method"):
+            raise UnsupportedLayer(f"{node.op} must not decide a branch")
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: self._of_shape(other, batch))  # type: ignore[misc]
+        return _done(node, args, kwargs)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         inner = unwrapped(m)
@@ -87,14 +108,14 @@ class _Tracer(fx.Tracer):
         return node
 
 
-def mode_matters(module: nn.Module) -> bool:
+def mode_matters(module: nn.Module, input_shape: Shape) -> bool:
     """Whether the code of a module reads its mode, as `F.dropout(z, training=self.training)` does."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         recorded = []
         for mode in (True, False):
             module.train(mode)
-            steps = _recorded(module).nodes
+            steps = _recorded(module, input_shape).nodes
             recorded.append([(step.op, str(step.target), str(step.args), str(step.kwargs)) for step in steps])
     except Exception:  # train mode runs other code, which cannot be recorded
         return True
@@ -104,14 +125,14 @@ def mode_matters(module: nn.Module) -> bool:
     return recorded[0] != recorded[1]
 
 
-def _recorded(module: nn.Module) -> fx.Graph:
+def _recorded(module: nn.Module, input_shape: Shape) -> fx.Graph:
     """The steps of a module's forward with one input, other parameters at their defaults."""
     before = set(vars(module))
     parameters = list(inspect.signature(module.forward).parameters.values())
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     rest = {one.name: one.default for one in parameters[1:] if one.kind not in kinds and one.default is not one.empty}
     try:
-        return _Tracer().trace(module, concrete_args=rest or None)
+        return _Tracer(input_shape).trace(module, concrete_args=rest or None)
     finally:
         for name in set(vars(module)) - before:  # tensors made in forward, which the tracer leaves there
             delattr(module, name)
@@ -153,7 +174,7 @@ class _Replay:
 
     def _record(self) -> fx.Graph:
         try:
-            return _recorded(self.module)
+            return _recorded(self.module, self.start.shape)
         except Exception as error:
             raise UnsupportedLayer(
                 f"module {type(self.module).__name__} cannot be traced: {error}. Its forward must take one tensor and "
@@ -241,10 +262,15 @@ class _Replay:
 
     def _plain(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """A step on shapes and numbers only: just do it."""
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        assert callable(node.target)
-        return node.target(*args, **kwargs)
+        return _done(node, args, kwargs)
+
+
+def _done(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """What the function or method of a step returns."""
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
 
 
 def _tensor(value: Any) -> Any:
