@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from asserts import assert_sound
+from relucert.bounding import backward_bounds
+from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.core.ball import Ball
 from relucert.core.properties import class_stays
@@ -76,3 +78,23 @@ def test_bounds_of_some_examples_are_theirs() -> None:
     for rule in ("parallel", "adaptive", "flat"):
         for index, lines in part.relaxed(net, rule).items():
             assert torch.equal(lines.offset, whole.relaxed(net, rule)[index].offset[some])
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn colour"])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_rows_of_all_units_and_of_unstable_ones_alone_give_the_same_bounds(
+    name: str, p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = network(name, torch.float64)
+    x, ball = inputs(net, 3), Ball(p, {1.0: 1.0, 2.0: 0.3, math.inf: 0.05}[p])
+    for executed in (None, torch.float64):
+        found = []
+        for share in (-1.0, 2.0):
+            monkeypatch.setattr(backward_bounds, "ALL", share)
+            monkeypatch.setattr(backward_bounds, "ALL_PARALLEL", share)
+            with torch.no_grad():
+                found.append(CROWN().start(net, x, ball, executed))
+        for index, within in found[0].inputs.items():
+            torch.testing.assert_close(within.lower, found[1].inputs[index].lower, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(within.upper, found[1].inputs[index].upper, rtol=1e-9, atol=1e-9)
+        assert any(bool(within.unstable.any()) for within in found[0].inputs.values())

@@ -34,6 +34,8 @@ from relucert.networks.windows import Units, WindowRows
 
 BUDGET = 2**29  # bytes of temporaries
 PIECE = 2**26  # bytes of temporaries of one backward propagation
+# Shares of unstable units from which on the rows of all units, which are patches, cost less than those of the unstable ones.
+ALL_PARALLEL, ALL = 0.3, 0.5
 
 
 class Chosen(NamedTuple):
@@ -150,14 +152,30 @@ class BackwardBounds:
         assert self.pair is not None
         relaxed = relaxations[self.pair[1].core.inputs[0]]
         assert isinstance(relaxed, ReLURelaxation)
+        unstable = known.unstable.detach().flatten(1)
+        many = (unstable.sum(1) > (ALL_PARALLEL if relaxed.parallel else ALL) * unstable.shape[1]).nonzero()[:, 0]
+        if len(many):
+            known, unstable = self._local_of(many, relaxed, known, charge), unstable.index_fill(0, many, False)
         low, high = known.lower.flatten(1), known.upper.flatten(1)
-        places = known.unstable.detach().flatten(1).nonzero(as_tuple=True)
+        places = unstable.nonzero(as_tuple=True)
         if len(places[0]) == 0:
             return known
         ends = self._patch_ends(relaxed, Units(*places, self.pair[1].shape), charge)  # type: ignore[arg-type]
         low = low.index_put(places, torch.fmax(low[places], ends[0]))
         high = high.index_put(places, torch.fmin(high[places], ends[1]))
         return Interval(low.view(known.lower.shape), high.view(known.upper.shape))
+
+    def _local_of(
+        self, some: Int[Tensor, " n"], relaxed: ReLURelaxation, known: Interval, charge: Charge | None
+    ) -> Interval:
+        """The bounds of some examples, most of whose units are unstable: all of them are made, which costs less."""
+        assert self.pair is not None
+        work = BackwardBounds(self.graph, self.x[some], self.ball.restrict(some), self.budget)
+        lines = {self.pair[1].core.inputs[0]: relaxed.restrict(some)}
+        found, own = work.local(lines, None if charge is None else charge.restrict(some)), known.restrict(some)
+        low = torch.where(own.unstable, torch.fmax(own.lower, found.lower), own.lower)
+        high = torch.where(own.unstable, torch.fmin(own.upper, found.upper), own.upper)
+        return Interval(known.lower.index_copy(0, some, low), known.upper.index_copy(0, some, high))
 
     def _patch_ends(self, relaxed: ReLURelaxation, units: Units, charge: Charge | None) -> tuple[Tensor, Tensor]:
         """Both ends (n,) of single units of the node whose rows are patches, made on their receptive fields."""
