@@ -13,6 +13,7 @@ from torch import nn
 import relucert as rc
 from relucert.core.errors import OutOfTime
 from relucert.core.progress import followed, remaining
+from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.network import Network
 from relucert.networks.traversal import ending, look
 from relucert.verification.verifier import GRACE
@@ -186,3 +187,11 @@ def test_three_hundred_timeouts_are_kept() -> None:
             quick = rc.certify(net, x, y, ball, "crown", timeout=seconds / 4, workers=1)
             pairs = zip(quick.verdict, found.verdict, strict=True)
             assert not any(one is rc.Verdict.ROBUST and other is rc.Verdict.UNKNOWN for one, other in pairs)
+
+
+def test_a_deadline_that_passes_while_a_network_is_built_is_no_fault_of_the_network() -> None:
+    net = network("max pool")
+    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
+        Network(net.module, net.input_shape)
+    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
+        rebuild(*describe(net))

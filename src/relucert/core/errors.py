@@ -76,8 +76,11 @@ class MissingExtra(RelucertError, ImportError):
     """A package that only an extra installs is missing; the message names the extra."""
 
 
-class OutOfTime(Exception):
-    """The deadline of a computation has passed (`networks/traversal.py`): for verifiers, whose answer is UNKNOWN."""
+class OutOfTime(BaseException):
+    """The deadline of a computation has passed (`networks/traversal.py`): for verifiers, whose answer is UNKNOWN.
+
+    Like an interruption it is no `Exception`: code that turns any error of torch into one of its own must not take it for one.
+    """
 
 
 class Interrupted(KeyboardInterrupt, Generic[Result]):

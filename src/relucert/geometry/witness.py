@@ -82,12 +82,12 @@ class Witnesses(Nearest):
         return flipped
 
     def take(self, candidates: Nearest) -> None:
-        """Offer the candidates, whose rows are the examples in order, repeated once for each target."""
+        """Offer the candidates that are nearer; their rows are the examples in order, repeated once for each target."""
         every = torch.arange(len(self.x), device=self.x.device)
         pairs = zip(candidates.point.split(len(every)), candidates.distance.split(len(every)), strict=True)
         for point, distance in pairs:
-            has = distance.isfinite()
-            self.offer(every[has], point[has])
+            nearer = distance < self.distance
+            self.offer(every[nearer], point[nearer])
 
     def beyond(
         self,
