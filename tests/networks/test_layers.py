@@ -259,6 +259,8 @@ VALUES = {
     "weights": lambda module, z: module.first.weight.sum() + z.sum() > 0,
     "batch of one": lambda module, z: z.shape[0] == 1,
     "large batch": lambda module, z: z.shape[0] > 2,
+    "batch above 50": lambda module, z: z.shape[0] > 50,
+    "batch of a hundred": lambda module, z: z.shape[0] == 100,
     "result": lambda module, z: module.first(z).argmax() == 0,
 }
 

@@ -68,6 +68,10 @@ def logits_of(output: Any) -> Any:
     return output if isinstance(output, Tensor | Traced) else getattr(output, "logits", output)
 
 
+#: Sizes of batches for which a branch must go the same way.
+BATCHES = (1, 2, 3, 10, 64, 100, 1000, 10**5, 10**8)
+
+
 class _Tracer(fx.Tracer):
     """Records compiled and parallel parts as what they hold, and takes branches on the shape of the input as the shape says."""
 
@@ -80,7 +84,7 @@ class _Tracer(fx.Tracer):
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Whether a condition holds that depends on the input's shape alone, whatever the batch; all others are errors."""
         try:
-            found = {bool(self._of_shape(obj.node, batch)) for batch in (1, 2, 3)}
+            found = {bool(self._of_shape(obj.node, batch)) for batch in BATCHES}
         except Exception:  # tensors without numbers have no truth value
             return super().to_bool(obj)
         return found.pop() if len(found) == 1 else super().to_bool(obj)
