@@ -37,10 +37,8 @@ PARAMETERS = {
 
 
 def description() -> str:
-    """The help text above the flags: all schemes with their parameters."""
+    """The text above the flags in `relucert help train`: all schemes with their parameters."""
     lines = [
-        "Train a network, or go on with a run that was stopped in the same folder.",
-        "",
         'Schemes, as a name or with parameters: --scheme "mmr(lam=2, gamma_b=0.1)".',
         "Other parameters have the paper's values for data, network and norm.",
     ]
@@ -56,15 +54,20 @@ def description() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainConfig):
-    """The flags of `relucert train`."""
+    """Train a network, or go on with a run that was stopped in the same folder."""
 
     scheme: str = "plain"
-    """Training scheme: a name, or a name with parameters, as listed above."""
+    """Training scheme, such as plain, at, mmr, mmr+at, kw. `relucert help train` lists all of them with their parameters."""
     json: bool = False
     """Print the last evaluation as JSON, and no progress."""
 
 
 CONFIG = Train
+COMMON = ("data", "model", "scheme", "p", "eps", "epochs", "out")
+EXAMPLES = (
+    "relucert train --data mnist --model fc1 --scheme mmr --p 2 --epochs 20",
+    'relucert train --data digits --scheme "mmr(lambda=2, gamma_B=0.1)" --out runs/mmr',
+)
 
 
 def current_flags(arguments: list[str]) -> list[str]:
@@ -127,5 +130,6 @@ def run(config: Train) -> int:
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()
-    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder}")
+    print(f"network: {done.folder}")
+    print(f"next: relucert certify {done.folder}   (or evaluate, radius, attack; data, norm and radius are known)")
     return 0

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.rounding import require_full_precision
-from relucert.core.verdict import Reason
 from relucert.core.versions import versions
 from relucert.evaluation._stream import Task
 from relucert.evaluation.config import CertifyConfig
+from relucert.records.answers import decider
 from relucert.records.question import Facts, save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide, workers_beside
-from relucert.verification.recorded import AS_EXECUTED, certify_text, facts_of
+from relucert.verification.recorded import certify_text, facts_of
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
-from relucert.verification.verifier import CLOCK, Query, batches
+from relucert.verification.verifier import Query, batches
 from relucert.verification.workers import answers
 
 
@@ -142,28 +142,3 @@ def verdicts(config: CertifyConfig) -> Verdicts:
     task = CertifyTask(config)
     with closing(task.records()) as records:
         return Verdicts.of(records, len(task))
-
-
-def decider(record: Record) -> str:
-    """The name of the method that decided, or in a word why the point is undecided."""
-    if record.verdict != Verdict.UNKNOWN:
-        return method_name(record)
-    if record.claim:
-        return f"robust on the word of {record.claim}"
-    return f"undecided ({why(record) or method_name(record)})"
-
-
-def method_name(record: Record) -> str:
-    """The name of the method that decided, or was the last to try."""
-    return _by(record).removeprefix(CLOCK).partition("(")[0].partition(AS_EXECUTED)[0].partition(" in ")[0]
-
-
-def why(record: Record) -> str:
-    """Why a point is undecided, in a word of `Reason`; "" if no word says it."""
-    if _by(record).startswith(CLOCK):
-        return Reason.TIME
-    return record.reason if record.reason and record.reason in list(Reason) else ""
-
-
-def _by(record: Record) -> str:
-    return record.by or record.method.removeprefix("certify by ")

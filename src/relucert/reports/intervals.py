@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relucert.core.errors import RecordConflict
+from relucert.core.verdict import CLOCK
+from relucert.records.answers import method_of
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
 
@@ -23,7 +25,6 @@ from relucert.records.store import RecordStore
 EXACT = 1e-4
 _SLACK = 1e-5  # stored distances of counterexamples are rounded up
 _BOUNDS = {"ibp", "kw", "crown", "alpha", "lipschitz", "sdp", "moments"}  # methods without counterexamples of their own
-_CLOCK = "stopped by the clock: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,20 +148,6 @@ def subjects(stores: Iterable[tuple[str, RecordStore]], eps: float | None = None
     ]
 
 
-def method_of(record: Record) -> str:
-    """The name of the method that decided a record, without parameters.
-
-    >>> from relucert.records.record import ball_fields
-    >>> fields = dict(model="5f1e", data="digits", split="test", index=0, ball=ball_fields(2, 0.1))
-    >>> method_of(Record(**fields, method="certify by alpha(steps=50) in 5 s"))
-    'alpha'
-    >>> method_of(Record(**fields, method="radius by region(regions=5) and fab(steps=20)"))
-    'region'
-    """
-    text = record.by or re.sub(r"^(certify|radius|smallest) by ", "", record.method)
-    return re.split(r"[(,]| as executed| in | and | to ", text.removeprefix(_CLOCK))[0]
-
-
 def _subject(name: str, key: tuple[Any, ...], found: list[tuple[Record, RecordStore]], eps: float | None) -> Subject:
     model, data, split, p, box = key
     radii = Counter(float(record.ball["eps"]) for record, _ in found if math.isfinite(float(record.ball["eps"])))
@@ -207,7 +194,7 @@ def _point(every: Sequence[tuple[Record, RecordStore]], eps: float, name: str) -
         if at == eps and record.margin is not None and (margin is None or record.margin > margin):
             margin = record.margin
         if at == eps and _is_certify(record) and record.verdict is Verdict.UNKNOWN:
-            timed = (record.by or "").startswith(_CLOCK)
+            timed = (record.by or "").startswith(CLOCK)
             reason = "time" if timed else record.reason
     if lower > upper * (1 + _SLACK):
         raise RecordConflict(
