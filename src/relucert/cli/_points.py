@@ -125,7 +125,7 @@ def line(record: Record) -> dict[str, Any]:
         "rounding", "by", "seconds", "reason", "claim",
     )  # fmt: skip
     values = {name: plain(getattr(record, name)) for name in names}
-    return values | {"data": record.data, "ball": record.ball}
+    return values | {"data": record.data, "ball": {name: record.ball[name] for name in ("p", "eps")}}
 
 
 def _word(record: Record) -> str:
