@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +25,7 @@ class LocalCluster:
         self.folder, self.address = folder, f"tcp://127.0.0.1:{self.port}"
         self.scheduler = self._start("dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-show")
         self.workers = [self.worker() for _ in range(workers)]
+        self._await()
 
     def worker(self) -> subprocess.Popen[bytes]:
         """A new worker, without a nanny that starts it again."""
@@ -39,12 +40,23 @@ class LocalCluster:
             worker.kill()
             worker.wait()
         self.workers = [self.worker() for _ in self.workers]
+        self._await()
 
     def stop(self) -> None:
         """Kill every process."""
         for process in [*self.workers, self.scheduler]:
             process.kill()
             process.wait()
+
+    def _await(self) -> None:
+        """Wait until the scheduler listens."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            time.sleep(0.1)
+        raise TimeoutError((self.folder / "dask_scheduler.log").read_text())
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])

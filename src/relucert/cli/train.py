@@ -114,7 +114,7 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.training.loop import train
-    from relucert.training.progress import Terminal, Watcher
+    from relucert.training.progress import ERROR_OF, Terminal, Watcher
 
     plain = TrainConfig(**{field.name: getattr(config, field.name) for field in fields(TrainConfig)})
     done = train(plain, Watcher() if config.json else Terminal())
@@ -123,7 +123,7 @@ def run(config: Train) -> int:
         return 0
     last = done.last
     if last:
-        print(f"test error {last['test_error']:.2%}", end="")
+        print(", ".join(f"{name.replace('_', ' ')} {last[name]:.2%}" for name in ERROR_OF if name in last), end="")
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()

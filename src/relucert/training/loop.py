@@ -8,7 +8,8 @@ on the same machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,9 +32,10 @@ from relucert.training._models import architecture, network_of
 from relucert.training._randomness import forked_randomness, generator
 from relucert.training._saving import STATE_FILE, load_module, load_state, save_module, save_state
 from relucert.training._schedules import rate_factor
+from relucert.training._tensorboard import board
 from relucert.training.config import FUNCTION, TrainConfig
 from relucert.training.losses.loss import StepContext, Terms
-from relucert.training.progress import Watcher
+from relucert.training.progress import ERROR_OF, Watcher
 from relucert.training.recipes import EPS, MIRRORED
 from relucert.training.run import MODEL_FILE, Run, RunFolder, Unsaved
 
@@ -82,7 +84,9 @@ def train(config: TrainConfig, watcher: Watcher | None = None) -> Run:
 def config_task(config: TrainConfig) -> Task:
     """The task of a configuration that names its data and its network."""
     data = dataset(config.data)  # first, so that missing data leaves no folder behind
-    examples = examples_of(data, config.settings.batch, config.seed)
+    examples, validation = examples_of(data, config.settings.batch, config.seed), held_out(data)
+    if config.validation:
+        examples, validation = examples_split(examples, config)
     device = require_device(config.device)
     net = network_of(config, data.input_shape, data.classes).to(device)
     net.box = examples.box
@@ -90,7 +94,7 @@ def config_task(config: TrainConfig) -> Task:
     if config.init is not None or config.own_model:
         begins = config.init is not None or not FUNCTION.fullmatch(config.model)
         identity["network"] = digest(net) if begins else architecture(net)
-    return Task(config, net, examples, held_out(data), identity)
+    return Task(config, net, examples, validation, identity)
 
 
 def held_out(data: Dataset) -> Arrays:
@@ -98,8 +102,21 @@ def held_out(data: Dataset) -> Arrays:
     return Arrays(data.x_test, data.y_test, max(1, len(data.y_test)), 0, data.box)
 
 
-def carry_out(task: Task, observers: Observers, saved: bool = True) -> Run:
-    """Do a task, or go on with it in its folder; without `saved` there is no folder, and nothing is written."""
+def examples_split(examples: Examples, config: TrainConfig) -> tuple[Arrays, Arrays]:
+    """The examples that a run trains on, and those that its configuration holds out of them."""
+    if not isinstance(examples, Arrays):
+        raise InvalidInput(
+            f"validation must be 0 for a loader, whose examples have no numbers, got {config.validation}"
+        )
+    return examples.split(config.validation, config.validation_seed)
+
+
+def carry_out(task: Task, observers: Observers, saved: bool = True, until: int | None = None) -> Run:
+    """Do a task, or go on with it in its folder; without `saved` there is no folder, and nothing is written.
+
+    With `until` the run stops after that epoch, unless it is the last one: its network is that of the moment, and the state
+    of the run is saved.
+    """
     folder = RunFolder(task.config, task.identity) if saved else Unsaved()
     try:
         if folder.path is not None and (folder.path / MODEL_FILE).exists():
@@ -108,7 +125,7 @@ def carry_out(task: Task, observers: Observers, saved: bool = True) -> Run:
                 load_module(folder.path, task.net)
                 net = task.net.eval()
             return Run(folder.path, net, folder.metrics())
-        return _Training(task, folder, observers).run()
+        return _Training(task, folder, observers).run(until)
     finally:
         folder.close()
 
@@ -153,8 +170,9 @@ class _Training:
         self.sums = _Sums()
         self.done = 0
         self.saved = time.monotonic()
+        self.board: Callable[[dict[str, Any]], object] = _ignore
 
-    def run(self) -> Run:
+    def run(self, until: int | None = None) -> Run:
         folder = self.folder.path
         about = None if folder is None else load_state(folder, self.net, self.optimiser)
         if about is not None:
@@ -162,17 +180,29 @@ class _Training:
         self.folder.rewind(self.done)
         if self.done == 0:
             self.folder.log(kind="start", step=0, versions=versions())
+        end = self.total if until is None else min(self.total, until * self.steps)
         watching = self.observers.watcher.watching(self.config, self.total, self.done)
-        with gentle_interrupts() as interrupted, watching as callback:
-            while self.done < self.total:
+        with gentle_interrupts() as interrupted, watching as callback, self._tensorboard():
+            while self.done < end:
                 self._epoch(interrupted, callback)
         self.net.eval()
+        if self.done < self.total:
+            return Run(folder, self.net, self.folder.metrics())
         if folder is not None:
             if self.task.keeps_module:
                 save_module(folder, self.net)
             save(self.net, folder / MODEL_FILE, {"config": self.config.to_json(), "versions": versions()})
             (folder / STATE_FILE).unlink(missing_ok=True)
         return Run(folder, self.net, self.folder.metrics())
+
+    @contextmanager
+    def _tensorboard(self) -> Iterator[None]:
+        """Write the metrics for TensorBoard inside the block, if the configuration wants that and there is a folder."""
+        if not self.config.tensorboard or self.folder.path is None:
+            yield
+            return
+        with board(self.folder.path, self.folder.metrics()) as self.board:
+            yield
 
     def _epoch(self, interrupted: Callable[[], bool], callback: Callable[..., None]) -> None:
         epoch = self.done // self.steps
@@ -202,6 +232,7 @@ class _Training:
         self._save()
         for line in lines:
             self.observers.line(dict(line))
+            self.board(line)
         self._end_if(interrupted() and self.done < self.total)
 
     def _end_if(self, interrupted: bool) -> None:
@@ -264,7 +295,7 @@ class _Training:
                 broken += robust_error(self.net, x[:count], y[:count], ball, PGD(steps=40)) * count
                 attacked += count
             seen += len(y)
-        line: dict[str, Any] = {"test_error": round(wrong) / seen}
+        line: dict[str, Any] = {ERROR_OF[self.config.validation > 0]: round(wrong) / seen}
         if attacked:
             line |= {"pgd_error": round(broken) / attacked, "pgd_points": attacked, "eps": radius}
         return line

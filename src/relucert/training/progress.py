@@ -15,6 +15,8 @@ SHORT = {
     "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "radius": "eps", "robust": "rob",
     "proved": "proved", "stability": "rs", "unstable": "unstable", "lipschitz": "lip",
 }  # fmt: skip
+#: The name of the error in lines of evaluations: on the test set, and on examples that are held out of the training set.
+ERROR_OF = ("test_error", "validation_error")
 
 
 class Watcher:
@@ -49,7 +51,7 @@ class Terminal(Watcher):
 
             def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))
-                if "test_error" in measured:
+                if not measured.keys().isdisjoint(ERROR_OF):
                     console.print(_line(config, measured))
 
             yield callback
@@ -66,7 +68,7 @@ def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any])
 def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
     said = f"epoch {measured['epoch']:>3}  loss {measured['loss']:.4f}"
     said += "".join(f"  {short} {measured[name]:.3f}" for name, short in SHORT.items() if name in measured)
-    said += f"  test error {measured['test_error']:.2%}"
+    said += "".join(f"  {name.replace('_', ' ')} {measured[name]:.2%}" for name in ERROR_OF if name in measured)
     if "pgd_error" in measured:
         said += f"  PGD error {measured['pgd_error']:.2%} (first {measured['pgd_points']}, eps {measured['eps']:.4g})"
     return said

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from relucert.core.errors import ClusterError, Lost, MissingExtra, RelucertError
@@ -102,13 +103,11 @@ class Cluster(Executor):
     def _await_scheduler(self) -> None:
         """Wait until the scheduler answers, if it is away."""
         while self._client.status != "running":
-            if self._client.status == "closed" or time.monotonic() - self._seen > self._patience:
-                self._client.close(timeout=REACH)
-                try:
+            if time.monotonic() - self._seen > self._patience:
+                raise ClusterError(f"no scheduler at {self._address} for {self._patience:g} seconds; {_CALM}")
+            if self._client.status == "closed":  # it has given up
+                with suppress(ClusterError):
                     self._client = _connected(self._address, REACH)
-                except ClusterError as error:
-                    raise ClusterError(f"{error}; {_CALM}") from error
-                return
             time.sleep(0.2)
 
 
