@@ -11,6 +11,7 @@ from typing import Any
 
 VERBS = {
     "train": "train a network whose robustness can be proved",
+    "sweep": "many training runs, ranked on held-out examples",
     "evaluate": "test error and robust error under an attack",
     "certify": "verdicts at one radius: proved robust, or not",
     "attack": "adversarial points, within a radius or as near as possible",

@@ -64,6 +64,10 @@ class RunError(RelucertError, RuntimeError):
     """A training run cannot start or continue: its folder is in use or holds another run, or the loss is not finite."""
 
 
+class Diverged(RunError):
+    """The loss of a training run is not finite."""
+
+
 class ClusterError(RelucertError, ConnectionError):
     """The scheduler of a cluster cannot be reached, or its workers are gone or cannot do the work."""
 
@@ -78,6 +82,10 @@ class Contradiction(RelucertError, ArithmeticError):
 
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
+
+
+class FileInUse(FileAccessError):
+    """A file has another writer."""
 
 
 class MissingExtra(RelucertError, ImportError):

@@ -100,13 +100,13 @@ class Arrays:
         return Arrays(x, y, batch, seed, _box(x))
 
     def split(self, share: float, seed: int) -> tuple[Arrays, Arrays]:
-        """Examples without a share of them that the seed chooses, and these, both in their own order."""
+        """Examples without a share of them that the seed chooses, and these, in an order that the seed chooses as well."""
         held = round(share * len(self.y))
         if not 0 < held < len(self.y):
             raise InvalidInput(f"validation must leave an example on both sides of {len(self.y)}, got {share}")
         order = torch.randperm(len(self.y), generator=generator(seed, "validation")).to(self.y.device)
-        kept, out = (part.sort().values for part in (order[held:], order[:held]))
-        return tuple(replace(self, x=self.x[pick], y=self.y[pick]) for pick in (kept, out))
+        kept, out = order[held:].sort().values, order[:held]
+        return replace(self, x=self.x[kept], y=self.y[kept]), replace(self, x=self.x[out], y=self.y[out])
 
     @property
     def steps(self) -> int:

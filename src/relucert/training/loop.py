@@ -19,7 +19,7 @@ from torch import Tensor
 from relucert.attacks.pgd import PGD, robust_error
 from relucert.core.ball import Ball, as_ball
 from relucert.core.device import require_device
-from relucert.core.errors import InvalidInput, RunError
+from relucert.core.errors import Diverged, InvalidInput
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
 from relucert.networks.checkpoints import digest, load, save
@@ -265,7 +265,7 @@ class _Training:
             terms = self.loss(self.net, x, y, context)
         if not bool(torch.isfinite(terms.loss)):
             kept = f"; the last good state is kept in {self.folder.path / STATE_FILE}" if self.folder.path else ""
-            raise RunError(
+            raise Diverged(
                 f"the loss is {float(terms.loss.detach())} at step {self.done + 1} of {self.total} (epoch "
                 f"{self.done // self.steps + 1}){kept}. A smaller rate than {self.settings.rate:g} may help"
             )
