@@ -11,7 +11,7 @@ from relucert.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from relucert.reports.sweep import Row
-    from relucert.sweeps._journal import Trial
+    from relucert.sweeps.journal import Trial
 
 
 @dataclass(frozen=True, kw_only=True)

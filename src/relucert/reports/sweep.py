@@ -12,7 +12,7 @@ from typing import Any
 from relucert.core.errors import MissingExtra
 from relucert.records.atomic import atomic_write, write_atomically
 
-#: Colours that are told apart with any colour vision (Okabe and Ito), and shapes that say the same.
+#: Colours that can be distinguished with any colour vision (Okabe and Ito), and shapes that say the same.
 STYLES = {
     "done": ("#0072B2", "o", "trained to the end"),
     "stopped": ("#E69F00", "^", "stopped early"),

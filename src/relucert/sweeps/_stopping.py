@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from relucert.sweeps._journal import Figures
+from relucert.sweeps.journal import Figures
 
 Stop = Literal["none", "median", "halving"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from relucert.core.errors import InvalidInput, MissingExtra
-from relucert.sweeps._journal import Trial
 from relucert.sweeps._space import Choices, Domain, Value
+from relucert.sweeps.journal import Trial
 
 Search = Literal["grid", "random", "optuna"]
 #: Given the trials so far: the values of the next one, None if there are no more.

@@ -11,7 +11,7 @@ from relucert.core.ball import Ball
 from relucert.core.errors import ClusterError, FileInUse, InvalidInput
 from relucert.core.verdict import Verdict
 from relucert.networks.prediction import error
-from relucert.sweeps._journal import SWEEP_FILE, Figures
+from relucert.sweeps.journal import SWEEP_FILE, Figures
 from relucert.training.config import TrainConfig
 from relucert.training.loop import Observers, carry_out, config_task
 from relucert.training.run import Run

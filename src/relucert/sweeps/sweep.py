@@ -17,12 +17,12 @@ from relucert.core.errors import Diverged, InvalidInput, Lost
 from relucert.evaluation.executors.choice import executor_of
 from relucert.evaluation.executors.executor import TRIES, Executor
 from relucert.reports.sweep import Row, fronts, write_leaderboard, write_plot
-from relucert.sweeps._journal import ENDS, Figures, Journal, Trial
 from relucert.sweeps._space import configured
 from relucert.sweeps._stopping import checkpoints, stops
 from relucert.sweeps._suggestions import suggestions
 from relucert.sweeps._trial import Judge, measured
 from relucert.sweeps.config import SweepConfig
+from relucert.sweeps.journal import ENDS, Figures, Journal, Trial
 from relucert.training.config import TrainConfig
 
 #: Called whenever something has happened to a trial.
