@@ -44,7 +44,7 @@ def grid_size(space: dict[str, Domain]) -> int:
 def _grid(space: dict[str, Domain]) -> Suggest:
     grid_size(space)
     points = itertools.product(*(domain.values for domain in space.values() if isinstance(domain, Choices)))
-    every = [dict(zip(space, point, strict=True)) for point in points]
+    every: list[dict[str, Value]] = [dict(zip(space, point, strict=True)) for point in points]
     return lambda past: every[len(past)] if len(past) < len(every) else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,14 @@ def sweep(config: SweepConfig, callback: Callback = lambda trial: None, *, plot:
 
 def rows_of(trials: list[Trial]) -> list[Row]:
     """The rows of the leaderboard: by certified error, then by error; trials without figures last."""
-    rows = [
-        Row(
-            number=trial.number, values=trial.values, state=trial.state, reason=trial.reason,
-            **({} if trial.last is None else asdict(trial.last) | {"seconds": sum(f.seconds for f in trial.figures)}),
-        )
-        for trial in trials
-    ]  # fmt: skip
+    rows = []
+    for trial in trials:
+        row = Row(number=trial.number, values=trial.values, state=trial.state, reason=trial.reason)
+        if (last := trial.last) is not None:
+            seconds = sum(figures.seconds for figures in trial.figures)
+            found = {"epoch": last.epoch, "error": last.error, "certified_error": last.certified_error}
+            row = replace(row, seconds=seconds, **found)
+        rows.append(row)
     return fronts(rows)
 
 

@@ -227,7 +227,7 @@ class _Training:
 
     def _epoch(self, interrupted: Callable[[], bool], callback: Callable[..., None]) -> None:
         epoch = self.done // self.steps
-        batches = self.task.examples.batches(epoch, self.done % self.steps)
+        batches, stopped = self.task.examples.batches(epoch, self.done % self.steps), False
         while self.done < (epoch + 1) * self.steps:
             started = time.perf_counter()
             x, y = next(batches)
@@ -237,9 +237,9 @@ class _Training:
             callback(self.done, **self.sums.means())
             if self.observers.step is not None:
                 self.observers.step(self._step_line(epoch, step))
+            stopped = step.stopped if self.ranks.size > 1 else interrupted()  # all processes stop after the same step
             if self.done == (epoch + 1) * self.steps:
                 break
-            stopped = step.stopped if self.ranks.size > 1 else interrupted()  # all processes stop after the same step
             if stopped or time.monotonic() - self.saved > self.config.save_seconds:
                 self._save()
             self._end_if(stopped)
@@ -255,7 +255,7 @@ class _Training:
         for line in lines:
             self.observers.line(dict(line))
             self.board(line)
-        self._end_if((step.stopped if self.ranks.size > 1 else interrupted()) and self.done < self.total)
+        self._end_if((stopped if self.ranks.size > 1 else interrupted()) and self.done < self.total)
 
     def _end_if(self, interrupted: bool) -> None:
         """Raise if the run is interrupted; its state is saved by then."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ class Here(Executor):
 
     def answers(
         self, share: Share[Answer], points: Tensor, batch: int, batches: int = 1, *, fixed: bool = False
-    ) -> Iterator[Answer]:
+    ) -> Generator[Answer, None, None]:
         if not fixed:
             yield from answers(share, points, batch, self._given, batches)
             return

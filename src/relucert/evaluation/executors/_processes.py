@@ -12,7 +12,7 @@ import signal
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, TypeVar
@@ -61,10 +61,11 @@ class Processes(Executor):
 
     def answers(
         self, share: Share[Answer], points: Tensor, batch: int, batches: int = 1, *, fixed: bool = False
-    ) -> Iterator[Answer]:
+    ) -> Generator[Answer, None, None]:
         if not fixed:
-            return answers(share, points, batch, self._count, batches)
-        return spread(share, points.split(batch), self._count) if len(points) else iter(())
+            yield from answers(share, points, batch, self._count, batches)
+        elif len(points):
+            yield from spread(share, points.split(batch), self._count)
 
     def close(self) -> None:
         """End all processes."""
@@ -78,7 +79,7 @@ class Processes(Executor):
 
     def _fill(self) -> None:
         """Start processes for calls that wait."""
-        context = multiprocessing.get_context("fork" if forks() else "spawn")
+        context = multiprocessing.get_context("fork") if forks() else multiprocessing.get_context("spawn")
         while self._waiting and len(self._running) < self._count:
             future, function, arguments = self._waiting.popleft()
             ours, theirs = context.Pipe(duplex=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol, Self, TypeVar
 
@@ -35,9 +35,9 @@ _alone = threading.Lock()
 class Share(Protocol[Answer]):
     """Work on points: called with the numbers of some points, it yields answers about them, each as soon as it is known."""
 
-    def __call__(self, points: Tensor) -> Iterator[Answer]: ...
+    def __call__(self, points: Tensor, /) -> Iterator[Answer]: ...
 
-    def part(self, points: Tensor) -> Callable[[], Iterator[Answer]]:
+    def part(self, points: Tensor, /) -> Callable[[], Iterator[Answer]]:
         """The work on these points alone, which holds no others and can be sent to another machine."""
         ...
 
@@ -60,14 +60,16 @@ class Executor(ABC):
 
     def answers(
         self, share: Share[Answer], points: Tensor, batch: int, batches: int = 1, *, fixed: bool = False
-    ) -> Iterator[Answer]:
+    ) -> Generator[Answer, None, None]:
         """The answers about the points with these numbers, in no particular order.
 
         They are worked on in pieces of at most `batch` points, or `batches` batches; `fixed` pieces are batches exactly, as
         methods need that draw random numbers piece by piece.
         """
         pieces = points.split(batch) if fixed else pieces_of(points, batch * batches, self.workers)
-        for found in completed(self, ((None, listed, (share.part(piece),)) for piece in pieces if len(piece))):
+        calls = ((None, listed, (share.part(piece),)) for piece in pieces if len(piece))
+        found: tuple[None, list[Any]]
+        for found in completed(self, calls):
             yield from found[1]
 
     def close(self) -> None:  # noqa: B027, there may be nothing to give up
