@@ -45,14 +45,17 @@ class Flag:
 def screen(verb: str, module: Any) -> str:
     """The help of a verb that fits a screen: usage, example, the common flags, then the others, one line each.
 
-    A module of `cli/` has `CONFIG` (a dataclass), `COMMON` (the fields that most calls need) and `EXAMPLES`.
+    A module of `cli/` has `CONFIG` (a dataclass), `COMMON` (the fields that most calls need) and `EXAMPLES`; with `ALSO`, a verb
+    and its dataclass, the other flags of that verb are named, not explained.
     """
     common = tuple(getattr(module, "COMMON", ()))
     known = flags(module.CONFIG)
     named = [flag for flag in known if flag.positional]
     rest = [flag for flag in known if not flag.positional]
     often = [flag for name in common for flag in rest if flag.field == name]
-    more = [flag for flag in rest if flag.field not in common]
+    also, kind = getattr(module, "ALSO", ("", None))
+    others = set() if kind is None else {field.name for field in dataclasses.fields(kind)} - set(common)
+    more = [flag for flag in rest if flag.field not in {*common, *others}]
     lines = [*_usage(verb, module.CONFIG, named), "", *_examples(module)]
     for title, group in (("", named), ("common flags", often), ("more flags" if often else "flags", more)):
         if group:
@@ -61,6 +64,9 @@ def screen(verb: str, module: Any) -> str:
                 *([f"{title}:"] if title else []),
                 *(line for flag in group for line in _row(flag, flag.first)),
             ]
+    if others:
+        names = ", ".join(flag.written.partition(" ")[0] for flag in rest if flag.field in others)
+        lines += ["", *wrap(f"and the flags of relucert {also}: {names}", WIDTH, break_on_hyphens=False)]
     return "\n".join([*lines, "", f"relucert help {verb}   explains each of them in full"])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 GROUPS = {
     "networks": {
         "train": "train a network whose robustness can be proved",
+        "sweep": "many training runs, ranked on held-out examples",
         "certify": "verdicts at one radius: proved robust, or not",
         "radius": "for every point an interval around its radius, exact where possible",
         "attack": "adversarial points, within a radius or as near as possible",

@@ -117,16 +117,20 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.training.loop import train
-    from relucert.training.progress import Terminal, Watcher
+    from relucert.training.progress import ERROR_OF, Terminal, Watcher
+    from relucert.training.ranks import process_group
 
     plain = TrainConfig(**{field.name: getattr(config, field.name) for field in fields(TrainConfig)})
-    done = train(plain, Watcher() if config.json else Terminal())
+    with process_group() as ranks:
+        done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+    if ranks.rank > 0:  # the first of several processes has the folder, and speaks
+        return 0
     if config.json:
         print(json_format.dumps({"folder": str(done.folder), **done.last}))
         return 0
     last = done.last
     if last:
-        print(f"test error {last['test_error']:.2%}", end="")
+        print(", ".join(f"{name.replace('_', ' ')} {last[name]:.2%}" for name in ERROR_OF if name in last), end="")
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()

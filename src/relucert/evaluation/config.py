@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from relucert.core.errors import InvalidInput
+from relucert.evaluation.executors.choice import check_choice
 from relucert.training.config import TrainConfig
 from relucert.training.recipes import OWN, UNION, default_eps
 
@@ -50,6 +51,11 @@ class PointsConfig:
     """Points worked on together."""
     device: str = "cpu"
     """cpu, or an accelerator of torch such as cuda."""
+    workers: int | None = None
+    """Processes on this machine that share the points. Each has one thread. None: this process; `certify` starts as many as
+    torch has threads where that is faster."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler, tcp://HOST:8786. Its workers share the points."""
     out: Path | None = None
     """Where the records go, a .jsonl file. By default beside the model. What is there already is not done again."""
 
@@ -65,6 +71,7 @@ class PointsConfig:
         for name, holds, rule in self.rules():
             if not holds:
                 raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+        check_choice(self.workers, self.scheduler)
 
     def rules(self) -> Rules:
         """What must hold: the names of parameters, whether it does, and how it is said."""
@@ -194,8 +201,6 @@ class CertifyConfig(JudgedConfig):
     run_timeout: float | None = None
     """Seconds for all points together. What is undecided by then has no record, and the next run goes on there. None: no
     limit."""
-    workers: int | None = None
-    """Processes that share the points. Each has one thread. None: as many as torch has threads where that is faster."""
     points: int | None = 1000
     """How many test points, from the first; None: all."""
     box: bool = True
@@ -223,7 +228,6 @@ class CertifyConfig(JudgedConfig):
     def rules(self) -> Rules:
         return [
             *super().rules(),
-            ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
             _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),

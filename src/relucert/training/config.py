@@ -39,7 +39,7 @@ _WAYS = {
 #: The entry of a saved configuration that says what values and files a run began with: digests of data and network.
 IDENTITY = "identity"
 #: Fields that do not change the weights.
-_ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds")
+_ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds", "tensorboard")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,11 @@ class TrainConfig:
     """Largest shift of random crops in pixels. By default 2 on cifar10, 0 elsewhere. Mirroring: cifar10 and fmnist only."""
     seed: int = 0
     """Seed of all randomness."""
+    validation: float = 0.0
+    """Share of the training set that is held out. It is never trained on, and networks are evaluated on it instead of the test
+    set."""
+    validation_seed: int = 0
+    """Seed of the choice of the points that are held out. The seed of the run does not change it."""
     out: Path | None = None
     """Folder of the run. By default runs/DATA-MODEL-SCHEME-P. A run that was stopped in the folder goes on."""
     device: str = "cpu"
@@ -103,6 +108,8 @@ class TrainConfig:
     """Test points that PGD attacks in these evaluations. 0: none."""
     save_seconds: float = 60.0
     """Seconds between saves of the state. It is also saved after every epoch."""
+    tensorboard: bool = False
+    """Also write the metrics for TensorBoard. They go into the folder tensorboard of the run (extra tensorboard)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", float(self.p))
@@ -117,6 +124,7 @@ class TrainConfig:
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
             ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
             ("crop", self.crop is None or self.crop >= 0, "be at least 0"),
+            ("validation", 0 <= self.validation < 1, "be a share of the training set, at least 0 and below 1"),
             ("evaluate_every", self.evaluate_every >= 0, "be at least 0"),
             ("evaluate_points", self.evaluate_points >= 0, "be at least 0"),
             ("save_seconds", self.save_seconds >= 0, "be at least 0"),
@@ -176,6 +184,8 @@ class TrainConfig:
         for name in ("decay", "crop", "init"):
             if getattr(self, name) is None:
                 del values[name]
+        if not self.validation:
+            del values["validation"], values["validation_seed"]
         return values
 
     @staticmethod

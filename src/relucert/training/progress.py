@@ -16,6 +16,8 @@ WORDS = {
     "radius": "radius", "robust": "robust loss", "proved": "share proved", "stability": "stability term",
     "unstable": "unstable units", "lipschitz": "Lipschitz bound",
 }  # fmt: skip
+#: The name of the error in lines of evaluations: on the test set, and on examples that are held out of the training set.
+ERROR_OF = ("test_error", "validation_error")
 
 
 class Watcher:
@@ -48,7 +50,7 @@ class Terminal(Watcher):
 
             def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))
-                if "test_error" in measured:
+                if not measured.keys().isdisjoint(ERROR_OF):
                     console.print(_line(config, measured), soft_wrap=True)
 
             yield callback
@@ -63,7 +65,7 @@ def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any])
 def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
     said = [f"loss {measured['loss']:.4f}"]
     said += [f"{words} {measured[name]:.3f}" for name, words in WORDS.items() if name in measured]
-    said += [f"test error {measured['test_error']:.2%}"]
+    said += [f"{name.replace('_', ' ')} {measured[name]:.2%}" for name in ERROR_OF if name in measured]
     if "pgd_error" in measured:
         about = f"PGD, first {measured['pgd_points']}, eps {measured['eps']:.4g}"
         said += [f"robust error at least {measured['pgd_error']:.2%} ({about})"]
