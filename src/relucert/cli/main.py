@@ -18,6 +18,7 @@ VERBS = {
     "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",
     "supports": "whether an ONNX and a VNN-LIB file can be verified",
     "report": "one HTML page from records: tables, curves, every test point",
+    "reproduce": "tables and figures of the paper, beside its own",
     "data": "list, fetch and describe the data sets",
     "doctor": "check what proofs assume of this machine and of torch",
 }

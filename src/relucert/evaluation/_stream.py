@@ -8,7 +8,7 @@ pieces as one that was not. What the store has already is not evaluated again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -87,11 +87,11 @@ class Task(Generic[Config]):
         return len(self.x)
 
     @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of all points in order; new ones are stored as they come."""
+    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
+        """The records of all points in order, or `only` of these; new ones are stored as they come."""
         with RecordStore(self.config.records, writable=True) as store:
             self._inspect(store)
-            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch, only)
 
     def _inspect(self, store: RecordStore) -> None:
         """Check the counterexamples of what is there already, and say which records cannot be used."""
@@ -117,15 +117,20 @@ def _check_fit(net: Network, data: Dataset) -> None:
 
 
 def stream(
-    question: Question, x: Tensor, y: Tensor, store: RecordStore, solve: Solve, batch: int
+    question: Question, x: Tensor, y: Tensor, store: RecordStore, solve: Solve, batch: int,
+    only: Collection[int] | None = None,
 ) -> Iterator[Record]:  # fmt: skip
-    """The records of all points `(points, *input)` in order; new answers are stored as they come."""
-    known = versions()
+    """The records of all points `(points, *input)` in order, or `only` of these; new answers are stored as they come.
+
+    Pieces are evaluated as a whole, whichever of their points have records: an answer may depend on the others.
+    """
+    known, chosen = versions(), range(len(x)) if only is None else frozenset(only)
     for piece, indices in enumerate(torch.arange(len(x)).split(batch)):
         numbers = indices.tolist()
-        keys = [question.record(index).key for index in numbers]
-        if not all(key in store for key in keys):
+        keys = {index: question.record(index).key for index in numbers if index in chosen}
+        if not all(key in store for key in keys.values()):
             for place, facts in solve(x[indices], y[indices], piece):
-                save(question, store, numbers[place], facts, known)
-        for key in keys:
+                if numbers[place] in keys:
+                    save(question, store, numbers[place], facts, known)
+        for key in keys.values():
             yield store.record(key)
