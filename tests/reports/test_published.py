@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from relucert.reports._published import TABLE_1
+from relucert.reports.published import TABLE_1
 
 
 def test_table_1_is_whole():

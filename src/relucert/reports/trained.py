@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relucert.reports._markdown import ball, percent, table
-from relucert.reports._published import TABLE_1, Key
+from relucert.reports.published import TABLE_1, Key
 
 #: The key of the figures that compare methods; all other keys are norms.
 LADDER = "ladder"

@@ -9,8 +9,8 @@ from relucert.experiments.paper.experiment import Effort, Experiment, files_of
 from relucert.experiments.paper.l2 import IMPROVED, KW, THEOREM, network_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
-from relucert.reports._published import BOUNDS
 from relucert.reports.paper.tables import LAYOUTS
+from relucert.reports.published import BOUNDS
 
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:

@@ -8,8 +8,8 @@ from relucert.experiments.paper.experiment import Effort, Experiment, files_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step
 from relucert.experiments.paper.table1 import cascade
-from relucert.reports._published import CROSS_LIPSCHITZ
 from relucert.reports.paper.tables import LAYOUTS
+from relucert.reports.published import CROSS_LIPSCHITZ
 
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:

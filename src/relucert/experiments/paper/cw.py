@@ -9,11 +9,11 @@ from relucert.experiments.paper.experiment import Effort, Experiment, Files, fil
 from relucert.experiments.paper.l2 import CW, QUICK_CW, THEOREM, network_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Only, Step, Verb
-from relucert.reports._published import Key
 from relucert.reports.figures.drawing import picture_files
 from relucert.reports.figures.ratios import ratios_figure
 from relucert.reports.paper.claims import cw_comparison
 from relucert.reports.paper.measured import MeasuredNetwork
+from relucert.reports.published import Key
 
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,9 @@ COLOUR_DATA = ("gts", "cifar10")
 PLANES = (PaperNetwork(data="mnist", model="fc1", scheme="plain", p=math.inf),
           PaperNetwork(data="mnist", model="fc1", scheme="mmr", p=math.inf))  # fmt: skip
 CONVOLUTIONAL = tuple(
-    PaperNetwork(data=data, model="cnn", scheme=scheme, p=math.inf) for data in ("mnist", *COLOUR_DATA) for scheme in ROWS
+    PaperNetwork(data=data, model="cnn", scheme=scheme, p=math.inf)
+    for data in ("mnist", *COLOUR_DATA)
+    for scheme in ROWS
 )
 #: Titles of the toy networks.
 TITLES = {"plain": "plain", "mmr": "MMR"}
@@ -49,7 +52,9 @@ def arrays(folders: Mapping[str, Path], out: Path, effort: Effort) -> None:
                 known[one.data] = dataset(one.data)
     for name, data in known.items():
         planes = {network.scheme: _on(network, name) for network in PLANES}
-        found = {scheme: image_plane_arrays(load(folders[one]), data) for scheme, one in planes.items() if one in folders}
+        found = {
+            scheme: image_plane_arrays(load(folders[one]), data) for scheme, one in planes.items() if one in folders
+        }
         if found:
             _write(out, f"plane-{name}", found)
         nets = {
@@ -59,20 +64,27 @@ def arrays(folders: Mapping[str, Path], out: Path, effort: Effort) -> None:
         }
         if nets:
             gradients = {scheme: {"gradient": input_gradients(net, data)} for scheme, net in nets.items()}
-            _write(out, f"gradients-{name}", {"image": {"image": data.x_test[chosen_images(data)].numpy()}, **gradients})
+            _write(
+                out, f"gradients-{name}", {"image": {"image": data.x_test[chosen_images(data)].numpy()}, **gradients}
+            )
             weights = {scheme: filters(net)[:2] for scheme, net in nets.items()}
-            _write(out, f"filters-{name}", {scheme: dict(zip("12", pair, strict=True)) for scheme, pair in weights.items()})
+            _write(
+                out, f"filters-{name}", {scheme: dict(zip("12", pair, strict=True)) for scheme, pair in weights.items()}
+            )
 
 
 def _on(network: PaperNetwork, data: str) -> str:
     """The name of a network on a data set."""
-    return (network.on_digits() if data == "digits" else network).name if network.data in (data, "mnist", "digits") else ""
+    return (
+        (network.on_digits() if data == "digits" else network).name if network.data in (data, "mnist", "digits") else ""
+    )
 
 
 def _write(out: Path, name: str, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """One file with the arrays of every network, under the name of its scheme."""
     raw = io.BytesIO()
-    np.savez_compressed(raw, **{f"{group}/{key}": value for group, own in groups.items() for key, value in own.items()})
+    flat: dict[str, Any] = {f"{group}/{key}": value for group, own in groups.items() for key, value in own.items()}
+    np.savez_compressed(raw, **flat)
     write_atomically(out / f"{name}.npz", raw.getvalue())
 
 

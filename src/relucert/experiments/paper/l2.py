@@ -9,11 +9,11 @@ from pathlib import Path
 from relucert.experiments.paper.experiment import Effort, Experiment, Files, files_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
-from relucert.reports._published import L2, L2_CIFAR10, Key
 from relucert.reports.figures.certified import certified_figure
 from relucert.reports.figures.drawing import picture_files
 from relucert.reports.paper.measured import MeasuredNetwork
 from relucert.reports.paper.tables import LAYOUTS, label
+from relucert.reports.published import L2, L2_CIFAR10, Key
 
 KW, THEOREM, IMPROVED = "kw", "region(regions=0)", "region(regions=5)"
 CW, QUICK_CW = "cw", "cw(searches=3, iterations=50)"

@@ -30,7 +30,11 @@ def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     """Verdicts on the first points, with the paper's time limit."""
     method = "auto(nodes=50, restarts=1)" if effort.quick else "auto(nodes=1000000)"
     points = effort.points or (20 if effort.quick else 1000)
-    return (Step(verb=Verb.CERTIFY, method=method, points=points, timeout=effort.timeout or (60.0 if effort.quick else 120.0)),)
+    return (
+        Step(
+            verb=Verb.CERTIFY, method=method, points=points, timeout=effort.timeout or (60.0 if effort.quick else 120.0)
+        ),
+    )
 
 
 def report(networks: Sequence[MeasuredNetwork], out: Path) -> Files:

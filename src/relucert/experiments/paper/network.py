@@ -10,7 +10,7 @@ from pathlib import Path
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import spec
 from relucert.evaluation.config import run_config
-from relucert.reports._published import Key
+from relucert.reports.published import Key
 from relucert.training.config import TrainConfig
 from relucert.training.run import CONFIG_FILE, MODEL_FILE
 from relucert.training.schemes.registry import parse_scheme

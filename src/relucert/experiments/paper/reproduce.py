@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relucert.core.errors import InvalidInput, MissingData
-from relucert.data import SPECS, dataset, locate
+from relucert.data import dataset, locate
 from relucert.evaluation.config import run_config
 from relucert.experiments.paper.config import ReproduceConfig
 from relucert.experiments.paper.experiment import Effort, Experiment
@@ -111,10 +111,14 @@ def _selected(experiment: Experiment, config: ReproduceConfig) -> list[PaperNetw
         unknown = [value for value in given if not any(value in one for one in known)]
         if unknown and config.name != "all":
             texts = dict.fromkeys(text for one in known for text in one)
-            raise InvalidInput(f"{name} must be among {', '.join(texts)} for {experiment.name}, got {' '.join(unknown)}")
+            raise InvalidInput(
+                f"{name} must be among {', '.join(texts)} for {experiment.name}, got {' '.join(unknown)}"
+            )
     found = [network for network in networks if _is_named(network, config)]
     if not found and config.name != "all":
-        raise InvalidInput(f"data, models and schemes must leave a network of {experiment.name}, got none that is all of them")
+        raise InvalidInput(
+            f"data, models and schemes must leave a network of {experiment.name}, got none that is all of them"
+        )
     return found
 
 
@@ -136,9 +140,17 @@ def _fields(network: PaperNetwork) -> dict[str, tuple[str, ...]]:
 
 def _require_data(names: Sequence[str]) -> None:
     """Raise unless all data sets are on this machine, before anything is trained."""
-    missing = [name for name in names if name in SPECS and locate(name).kind == "missing"]
+    missing = [name for name in names if _is_missing(name)]
     if missing:
         raise MissingData(
             f"data {', '.join(missing)} must be on this machine: relucert data fetch {' '.join(missing)} gets it, or --data "
             "names others"
         )
+
+
+def _is_missing(name: str) -> bool:
+    match locate(name).kind:
+        case "missing":
+            return True
+        case _:
+            return False

@@ -55,13 +55,20 @@ class Step:
         with closing(task.records(self._chosen(network, len(task)))) as records:
             yield from records
 
-    def _task(self, network: MeasuredNetwork, folder: Path, workers: int | None) -> CertifyTask | RadiusTask | AttackTask:
+    def _task(
+        self, network: MeasuredNetwork, folder: Path, workers: int | None
+    ) -> CertifyTask | RadiusTask | AttackTask:
         key = network.key
         about = {"model": folder, "data": key.data, "p": key.p, "points": self.points, "out": network.records}
         if self.verb is Verb.CERTIFY:
             return CertifyTask(
                 CertifyConfig(
-                    **about, eps=network.eps, method=self.method, timeout=self.timeout, workers=workers, batch=self.batch
+                    **about,
+                    eps=network.eps,
+                    method=self.method,
+                    timeout=self.timeout,
+                    workers=workers,
+                    batch=self.batch,
                 )
             )
         if self.verb is Verb.RADIUS:

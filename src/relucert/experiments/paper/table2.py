@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from relucert.experiments.paper.experiment import Experiment, files_of
 from relucert.experiments.paper.l2 import network_of, steps
-from relucert.reports._published import TABLE_2
 from relucert.reports.paper.tables import LAYOUTS
+from relucert.reports.published import TABLE_2
 
 EXPERIMENT = Experiment(
     name="table2",

@@ -8,8 +8,8 @@ from relucert.experiments.paper.experiment import Effort, Experiment, files_of
 from relucert.experiments.paper.l2 import KW, THEOREM, network_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Only, Step, Verb
-from relucert.reports._published import TABLE_3
 from relucert.reports.paper.tables import LAYOUTS
+from relucert.reports.published import TABLE_3
 
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,18 +40,15 @@ def toy_points(seed: int = 0) -> tuple[Tensor, Tensor]:
 def toy_network(scheme: str, folder: Path, quick: bool = False) -> Network:
     """The trained network of a scheme; its run is kept in a folder, and goes on there."""
     x, y = toy_points()
-    torch_state = torch.Generator().manual_seed(0)
+    random = torch.Generator().manual_seed(0)
     module = nn.Sequential(nn.Linear(2, UNITS), nn.ReLU(), nn.Linear(UNITS, 2))
     with torch.no_grad():
-        for layer in (module[0], module[2]):
-            assert isinstance(layer, nn.Linear)
-            layer.weight.normal_(0, (2 / layer.in_features) ** 0.5, generator=torch_state)
-            layer.bias.zero_()
-        # Hyperplanes all over the square instead of through its corner.
-        first = module[0]
-        assert isinstance(first, nn.Linear)
-        places = torch.rand(UNITS, 2, generator=torch_state)
-        first.bias.copy_(-(first.weight * places).sum(1))
+        weight, bias, last, offset = module.parameters()
+        weight.normal_(0, 1, generator=random)
+        # Hyperplanes lie all over the square, and do not all go through its corner.
+        bias.copy_(-(weight * torch.rand(UNITS, 2, generator=random)).sum(1))
+        last.normal_(0, (2 / UNITS) ** 0.5, generator=random)
+        offset.zero_()
     run = train(
         module, (x.repeat(COPIES, 1), y.repeat(COPIES)), scheme=SCHEMES[scheme], p=2.0, batch=POINTS, rate=3e-3,
         epochs=QUICK_EPOCHS if quick else EPOCHS, evaluate_every=0, out=folder / f"toy-{scheme}{'-quick' if quick else ''}",
@@ -86,20 +81,14 @@ class _Ends:
 
 def _ends(net: Network, x: Tensor) -> _Ends:
     """Closed forms of a network with two classes and one hidden layer."""
-    module = net.module
-    assert isinstance(module, nn.Sequential)
-    first, last = module[0], module[2]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
-    weight, bias = first.weight.detach().double(), first.bias.detach().double()
+    weight, bias, last, offset = (value.detach().double() for value in net.module.parameters())
     values = x.double() @ weight.T + bias
     lengths = weight.norm(dim=1).clamp_min(1e-12)
     d_b, unit = (values.abs() / lengths).min(1)
     step = values.gather(1, unit[:, None]) / lengths[unit, None] ** 2
-    difference = last.weight.detach().double()[0] - last.weight.detach().double()[1]
-    offset = last.bias.detach().double()[0] - last.bias.detach().double()[1]
+    difference = last[0] - last[1]
     normal = ((values > 0) * difference) @ weight
-    margin = values.clamp_min(0) @ difference + offset
+    margin = values.clamp_min(0) @ difference + offset[0] - offset[1]
     length = normal.norm(dim=1).clamp_min(1e-12)
     return _Ends(
         d_b, margin.abs() / length, x.double() - step * weight[unit],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from relucert.data import Dataset
@@ -31,6 +30,4 @@ def input_gradients(net: Network, data: Dataset) -> np.ndarray:
 
 def filters(net: Network) -> list[np.ndarray]:
     """The weights of all convolutions in order, (filters, channels, height, width)."""
-    return [
-        module.weight.detach().double().numpy() for module in net.module.modules() if isinstance(module, nn.Conv2d)
-    ]
+    return [weight.detach().double().numpy() for weight in net.module.parameters() if weight.dim() == 4]

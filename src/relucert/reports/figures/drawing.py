@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ INK, FAINT = "#222222", "#8a8a8a"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)), (0, (2, 2)))
 DPI = 200
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "legend.fontsize": 7,
     "xtick.labelsize": 7, "ytick.labelsize": 7, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK,
     "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
@@ -38,7 +38,8 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     def drawing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
         from matplotlib import rc_context, rcParamsDefault
 
-        with rc_context({**rcParamsDefault, "backend": "agg", **_STYLE}):
+        settings: dict[Any, Any] = {**rcParamsDefault, "backend": "agg", **_STYLE}
+        with rc_context(settings):
             return draw(*args, **kwargs)
 
     return drawing

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Filters of a row: all of the first convolution of the paper's CNN on grey images, five of colour images.
 FIRST, FIRST_COLOUR, SECOND = 16, 5, 16
+TITLES = ("first convolution", "second convolution")
 
 
 @styled
@@ -23,12 +24,15 @@ def filters_figure(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndar
     White is zero, blue negative and red positive, every row on a scale of its own. The channels of a colour filter stand side
     by side; those of a filter of the second convolution as a square.
     """
-    tops = {name: [_beside(one) for one in filters[: FIRST if filters.shape[1] == 1 else FIRST_COLOUR]] for name, filters in first.items()}
+    tops = {
+        name: [_beside(one) for one in filters[: FIRST if filters.shape[1] == 1 else FIRST_COLOUR]]
+        for name, filters in first.items()
+    }
     lows = {name: [_square(one) for one in filters[:SECOND]] for name, filters in second.items()}
     rows = len(tops) + len(lows)
     figure = canvas(PAGE, (PAGE * 0.9 / SECOND) * (rows + 1.2))
-    upper, lower = figure.subfigures(2, 1)
-    for part, title, filters in ((upper, "first convolution", tops), (lower, "second convolution", lows)):
+    parts = np.atleast_1d(np.asarray(figure.subfigures(2, 1)))
+    for part, title, filters in zip(parts, TITLES, (tops, lows), strict=True):
         columns = max(map(len, filters.values()))
         grid = part.subplots(len(filters), columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
         part.suptitle(title, fontsize=8, x=0.01, ha="left")

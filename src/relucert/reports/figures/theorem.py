@@ -50,7 +50,14 @@ def _draw(axes: Axes, case: Case) -> None:
     radius = min(case.d_b, case.d_d)
     axes.add_patch(Polygon(case.region, facecolor="#eef1f4", edgecolor=INK, linewidth=1.2))
     axes.add_patch(
-        Circle((case.point[0], case.point[1]), radius, facecolor="none", edgecolor=COLOURS[0], linewidth=1.2, linestyle="--")
+        Circle(
+            (case.point[0], case.point[1]),
+            radius,
+            facecolor="none",
+            edgecolor=COLOURS[0],
+            linewidth=1.2,
+            linestyle="--",
+        )
     )
     axes.plot(*case.hyperplane.T, color=COLOURS[1], linewidth=0.9, linestyle=":")
     axes.add_collection(LineCollection(list(case.decisions), colors=COLOURS[1], linewidths=1.8))
@@ -64,9 +71,7 @@ def _draw(axes: Axes, case: Case) -> None:
         at = case.point + 0.55 * way + 0.12 * max(case.d_b, case.d_d) * aside
         axes.text(at[0], at[1], name, color=colour, ha="center", va="center", fontsize=9)
     axes.plot(*case.point, "o", color=COLOURS[0], markersize=4)
-    axes.set_title(
-        "$d_D \\leq d_B$: $d_D$ is the exact distance" if exact else "$d_B < d_D$: $d_B$ is a lower bound"
-    )
+    axes.set_title("$d_D \\leq d_B$: $d_D$ is the exact distance" if exact else "$d_B < d_D$: $d_B$ is a lower bound")
     reach = 1.45 * max(case.d_b, case.d_d)
     axes.set_xlim(case.point[0] - reach, case.point[0] + reach)
     axes.set_ylim(case.point[1] - reach, case.point[1] + reach)

@@ -21,10 +21,19 @@ def verifiability_figure(networks: Sequence[Verified]) -> Figure:
     left.plot(places, [one.minutes for one in networks], "o-", color=COLOURS[0], markersize=4)
     left.set_yscale("log")
     left.set_ylabel("minutes for 1000 points")
-    right.plot(places, [one.upper for one in networks], "s", color=COLOURS[1], markersize=4, ls=DASHES[0], label="upper bound")
-    right.plot(places, [one.lower for one in networks], "o", color=COLOURS[0], markersize=4, ls=DASHES[1], label="lower bound")
+    right.plot(
+        places, [one.upper for one in networks], "s", color=COLOURS[1], markersize=4, ls=DASHES[0], label="upper bound"
+    )
+    right.plot(
+        places, [one.lower for one in networks], "o", color=COLOURS[0], markersize=4, ls=DASHES[1], label="lower bound"
+    )
     right.fill_between(
-        places, [one.lower for one in networks], [one.upper for one in networks], color=COLOURS[1], alpha=0.12, linewidth=0
+        places,
+        [one.lower for one in networks],
+        [one.upper for one in networks],
+        color=COLOURS[1],
+        alpha=0.12,
+        linewidth=0,
     )
     right.set_ylabel("robust error, %")
     right.set_ylim(0, 103)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from relucert.records.record import Verdict
-from relucert.reports._published import CW, LAMBDA
 from relucert.reports.paper.comparison import Cell, Comparison, Row, Section
 from relucert.reports.paper.measured import CW as CW_ATTACK
 from relucert.reports.paper.measured import THEOREM, MeasuredNetwork, answers
+from relucert.reports.published import CW, LAMBDA
 
 #: CW counts as longer than the optimum from these factors on.
 FACTORS = {"10": 1.1, "20": 1.2}
@@ -57,7 +57,8 @@ def lambda_comparison(found: Mapping[str, Sequence[Verified]]) -> Comparison:
     ]
     for data, every in found.items():
         lines = [
-            f"- lambda {one.lam:g}: {one.minutes:.3g} minutes for 1000 points, robust error {one.lower:.1f} to {one.upper:.1f} %"
+            f"- lambda {one.lam:g}: {one.minutes:.3g} minutes for 1000 points, robust error {one.lower:.1f} to "
+            f"{one.upper:.1f} %"
             for one in sorted(every)
         ]
         notes.append("\n".join([f"{data}:", "", *lines]))

@@ -16,8 +16,8 @@ from relucert.records.atomic import file_access
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
 from relucert.records.untrusted import bounded_json
-from relucert.reports._published import Key
 from relucert.reports.intervals import ABOUT_PREDICTION, Subject, subjects, summary
+from relucert.reports.published import Key
 
 #: Bytes of a description.
 LONGEST = 2**20

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from relucert.reports import _published as published
-from relucert.reports._published import Key, PublishedTable
+from relucert.reports import published
 from relucert.reports.paper.comparison import Cell, Comparison, Row, Section
 from relucert.reports.paper.measured import CW, IMPROVED, KW, THEOREM, MeasuredNetwork
+from relucert.reports.published import Key, PublishedTable
 
 #: How data sets are called in the tables.
-TITLES = {"mnist": "MNIST", "fmnist": "F-MNIST", "gts": "GTS", "cifar10": "CIFAR-10", "digits": "digits (not in the paper)"}
+TITLES = {
+    "mnist": "MNIST",
+    "fmnist": "F-MNIST",
+    "gts": "GTS",
+    "cifar10": "CIFAR-10",
+    "digits": "digits (not in the paper)",
+}
 NAMES = {"inf": "l_inf", "2": "l_2"}
 
 #: A figure of a network from its test error and its records; None where it is not known.
@@ -76,7 +82,9 @@ class Layout:
     def comparison(self, networks: Iterable[MeasuredNetwork]) -> Comparison:
         """The table of the paper with our figures of these networks; cells without one have a dash."""
         ours = {network.key: network for network in networks}
-        columns = list(dict.fromkeys((self._labels(key, self.columns), name) for key in self.paper for name in self.paper[key]))
+        columns = list(
+            dict.fromkeys((self._labels(key, self.columns), name) for key in self.paper for name in self.paper[key])
+        )
         data = list(dict.fromkeys(key.data for key in self.paper))
         sections = [self._section(one, data[0], columns, ours) for one in data]
         if any(key.data == "digits" for key in ours):
@@ -121,10 +129,12 @@ def label(value: str | float) -> str:
     >>> label(float("inf")), label("rs"), label("fc10")
     ('l_inf', 'Xiao et al', 'FC10')
     """
-    if isinstance(value, float):
+    if not isinstance(value, str):
         return NAMES.get(f"{value:g}", f"l_{value:g}")
     special = {"rs": "Xiao et al", "kw": "KW", "mmr": "MMR", "mmr+at": "MMR+at", "mmr-dd": "MMR-d_D"}
-    return special.get(value, value.upper() if value.startswith(("fc", "cnn")) else value)
+    if value in special:
+        return special[value]
+    return value.upper() if value.startswith(("fc", "cnn")) else value
 
 
 def _head(field: str) -> str:
@@ -163,8 +173,8 @@ LAYOUTS = {
             rows=("scheme",), columns=("p", "model"), digits={"LB": 1, "UB": 1},
             notes=(
                 f"{_ROBUST} l_inf: the first 1000 test points; l_2: all; fewer where `points` says so.",
-                "Paper: figures of Xiao et al. are as they report them; KW on the CNN in l_inf on MNIST, F-MNIST and CIFAR-10 are "
-                "networks of Wong and Kolter; MMR+at on the CNN in l_2 on MNIST is of epoch 50.",
+                "Paper: figures of Xiao et al. are as they report them; KW on the CNN in l_inf on MNIST, F-MNIST and CIFAR-10 "
+                "are networks of Wong and Kolter; MMR+at on the CNN in l_2 on MNIST is of epoch 50.",
             ),
         ),
         Layout(
