@@ -9,13 +9,22 @@ from relucert.data import Dataset
 from relucert.geometry.slices.slices import Plane, slice_segments
 from relucert.networks.network import Network
 
+#: Polygons that are kept: of more of them nothing is seen in a figure.
+MOST_POLYGONS = 20_000
+
 
 def plane_arrays(net: Network, plane: Plane) -> dict[str, np.ndarray]:
-    """Polygons of the regions, decision boundaries and corners of the rectangle, in the coordinates of the plane."""
+    """Boundaries and number of the regions, decision boundaries and corners of the rectangle, in the plane's coordinates.
+
+    Polygons of the regions are among them where there are at most `MOST_POLYGONS`.
+    """
     found = slice_segments(net, plane)
+    shown = len(found.cells) if len(found.cells) <= MOST_POLYGONS else 0
     return {
-        "vertices": found.cells.vertices.numpy(),
-        "count": found.cells.count.numpy(),
+        "boundaries": found.regions.ends.numpy(),
+        "number": np.array(len(found.cells)),
+        "vertices": found.cells.vertices.numpy()[:shown],
+        "count": found.cells.count.numpy()[:shown],
         "decisions": found.decisions.ends.numpy(),
         "corners": torch.stack([plane.lower, plane.upper]).numpy(),
     }

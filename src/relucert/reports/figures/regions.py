@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 #: Fillings of the cells, which tell neighbours apart: greys that stay behind lines and points.
 _GREYS = ("#f7f7f7", "#e9edf1", "#dde4ea", "#f0ece6", "#e4ddd3", "#eef3ee")
 MARKERS = "os^Dv"
-#: Cells are filled where there are at most so many.
-MOST_FILLED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionsOnPlane:
     """All regions of a network on a rectangle.
 
-    `vertices` (cells, most, 2) and `count` (cells,) are the polygons of the regions, `decisions` (segments, 2, 2) the ends of
-    decision boundaries, `corners` the lower left and upper right corner. `inputs` (n, 2) with `labels` (n,) are drawn as
-    points; `spread` says that lines are to be thin because there are many.
+    `number` counts them, `boundaries` and `decisions` (segments, 2, 2) are the ends of region and of decision boundaries, and
+    `corners` the lower left and upper right corner. `vertices` (cells, most, 2) and `count` (cells,) are the polygons
+    of the regions, which may be left out; with them regions are filled. `inputs` (n, 2) with `labels` (n,) are drawn as points.
     """
 
     title: str
+    number: int
+    boundaries: np.ndarray
     vertices: np.ndarray
     count: np.ndarray
     decisions: np.ndarray
@@ -41,8 +41,8 @@ class RegionsOnPlane:
     @classmethod
     def of(cls, title: str, arrays: dict[str, np.ndarray]) -> RegionsOnPlane:
         """The regions in arrays of these names."""
-        names = ("vertices", "count", "decisions", "corners", "inputs", "labels")
-        return cls(title=title, **{name: arrays[name] for name in names})
+        names = ("boundaries", "vertices", "count", "decisions", "corners", "inputs", "labels")
+        return cls(title=title, number=int(arrays["number"]), **{name: arrays[name] for name in names})
 
 
 @styled
@@ -52,7 +52,7 @@ def regions_figure(networks: Sequence[RegionsOnPlane], size: float = 7.0) -> Fig
     axes = np.atleast_1d(figure.subplots(1, len(networks)))
     for one, network in zip(axes, networks, strict=True):
         _draw(one, network, size)
-        one.set_title(f"{network.title}: {len(network.count):,} regions")
+        one.set_title(f"{network.title}: {network.number:,} regions")
     return figure
 
 
@@ -60,17 +60,16 @@ def _draw(axes: Axes, network: RegionsOnPlane, size: float) -> None:
     from matplotlib.collections import LineCollection, PolyCollection
 
     cells = [polygon[:count] for polygon, count in zip(network.vertices, network.count, strict=True)]
-    filled = len(cells) <= MOST_FILLED
-    width = 0.5 if len(cells) < 500 else 0.25 if len(cells) < 5000 else 0.1
-    # Neighbours differ in most cases: a hash of the centre chooses the filling.
-    centres = np.array([cell.mean(0) for cell in cells])
-    choice = (np.abs(np.sin(centres @ np.array([12.9898, 78.233])) * 43758.5453) % 1 * len(_GREYS)).astype(int)
-    axes.add_collection(
-        PolyCollection(
-            cells, facecolors=[_GREYS[i] for i in choice] if filled else "none", edgecolors=INK, linewidths=width,
-            rasterized=len(cells) > 2000,
+    if cells:
+        # Neighbours differ in most cases: a hash of the centre chooses the filling.
+        centres = np.array([cell.mean(0) for cell in cells])
+        choice = (np.abs(np.sin(centres @ np.array([12.9898, 78.233])) * 43758.5453) % 1 * len(_GREYS)).astype(int)
+        colours = [_GREYS[i] for i in choice]
+        axes.add_collection(
+            PolyCollection(cells, facecolors=colours, edgecolors=colours, linewidths=0.2, rasterized=len(cells) > 2000)
         )
-    )  # fmt: skip
+    width = 0.6 if network.number < 1000 else 0.35 if network.number < 10_000 else 0.18
+    axes.add_collection(LineCollection(list(network.boundaries), colors=INK, linewidths=width))
     axes.add_collection(LineCollection(list(network.decisions), colors=COLOURS[2], linewidths=1.6))
     for number, label in enumerate(np.unique(network.labels)):
         chosen = network.inputs[network.labels == label]

@@ -61,14 +61,17 @@ def _draw(axes: Axes, case: Case) -> None:
     )
     axes.plot(*case.hyperplane.T, color=COLOURS[1], linewidth=0.9, linestyle=":")
     axes.add_collection(LineCollection(list(case.decisions), colors=COLOURS[1], linewidths=1.8))
-    for end, name, colour in ((case.on_region, "$d_B$", INK), (case.on_decision, "$d_D$", COLOURS[1])):
+    ways = (case.on_region - case.point, case.on_decision - case.point)
+    # Labels stand on the outer sides of the two arrows.
+    turn = 1.0 if ways[0][0] * ways[1][1] - ways[0][1] * ways[1][0] >= 0 else -1.0
+    for way, name, colour, sign in ((ways[0], "$d_B$", INK, -turn), (ways[1], "$d_D$", COLOURS[1], turn)):
+        end = case.point + way
         axes.annotate(
             "", xy=(end[0], end[1]), xytext=(case.point[0], case.point[1]),
             arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
-        way = end - case.point
-        aside = np.array([-way[1], way[0]]) / max(np.linalg.norm(way), 1e-12)
-        at = case.point + 0.55 * way + 0.12 * max(case.d_b, case.d_d) * aside
+        aside = sign * np.array([-way[1], way[0]]) / max(float(np.linalg.norm(way)), 1e-12)
+        at = case.point + 0.6 * way + 0.11 * max(case.d_b, case.d_d) * aside
         axes.text(at[0], at[1], name, color=colour, ha="center", va="center", fontsize=9)
     axes.plot(*case.point, "o", color=COLOURS[0], markersize=4)
     axes.set_title("$d_D \\leq d_B$: $d_D$ is the exact distance" if exact else "$d_B < d_D$: $d_B$ is a lower bound")
