@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +20,7 @@ Arguments = ParamSpec("Arguments")
 COLUMN, PAGE = 3.35, 6.9
 #: Okabe and Ito (2008), in the order of use: blue, vermilion, green, purple, orange, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-INK, FAINT = "#222222", "#8a8a8a"
+INK, FAINT, GAP = "#222222", "#8a8a8a", "#b9bfc6"
 #: Lines of one figure differ in their dashes as well as in their colours.
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)), (0, (2, 2)))
 DPI = 200
@@ -37,13 +40,17 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
 
     @wraps(draw)
     def drawing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        from matplotlib import rc_context, rcParamsDefault
-
-        settings: dict[Any, Any] = {**rcParamsDefault, "backend": "agg", **_STYLE}
-        with rc_context(settings):
+        with _style():
             return draw(*args, **kwargs)
 
     return drawing
+
+
+def _style() -> AbstractContextManager[None]:
+    from matplotlib import rc_context, rcParamsDefault
+
+    settings: dict[Any, Any] = {**rcParamsDefault, "backend": "agg", **_STYLE}
+    return rc_context(settings)
 
 
 def canvas(width: float, height: float) -> Figure:
@@ -58,11 +65,10 @@ def picture_files(name: str, figure: Figure) -> dict[str, str | bytes]:
 
     The PNG has a palette of `PALETTE` colours, which makes it several times smaller.
     """
-    from matplotlib import rc_context
     from PIL import Image
 
     pixels, small, vectors = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    with rc_context({"svg.hashsalt": "relucert", "svg.fonttype": "path"}):
+    with _style():
         figure.savefig(pixels, format="png", dpi=DPI)
         figure.savefig(vectors, format="svg", dpi=DPI, metadata={"Date": None, "Creator": None})
     with Image.open(pixels) as picture:
@@ -77,3 +83,25 @@ def bare(axes: Axes) -> None:
     for spine in axes.spines.values():
         spine.set_visible(True)
         spine.set_linewidth(0.5)
+
+
+def strip(pictures: Sequence[np.ndarray], scale: int = 1) -> np.ndarray:
+    """Pictures of one height side by side as one, with gaps of NaN; every pixel becomes `scale` x `scale` pixels.
+
+    Pictures are (height, width) or (height, width, colours).
+    """
+    large = [picture.repeat(scale, 0).repeat(scale, 1) for picture in pictures]
+    height = large[0].shape[0]
+    gap = np.full((height, max(1, height // 12), *large[0].shape[2:]), np.nan)
+    return np.concatenate([part for picture in large for part in (gap, picture)][1:], 1)
+
+
+def draw_strip(axes: Axes, picture: np.ndarray, name: str, **settings: Any) -> None:
+    """Draw a strip without a frame, and its name on the left; gaps are grey in strips without colours."""
+    from matplotlib import colormaps
+
+    if "cmap" in settings:
+        settings["cmap"] = colormaps[settings["cmap"]].with_extremes(bad=GAP)
+    axes.imshow(picture, interpolation="nearest", **settings)
+    axes.set_axis_off()
+    axes.text(-0.008, 0.5, name, transform=axes.transAxes, ha="right", va="center", fontsize=7.5)

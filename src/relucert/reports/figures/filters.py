@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relucert.reports.figures.drawing import PAGE, bare, canvas, styled
+from relucert.reports.figures.drawing import PAGE, canvas, draw_strip, strip, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Filters of a row: all of the first convolution of the paper's CNN on grey images, five of colour images.
 FIRST, FIRST_COLOUR, SECOND = 16, 5, 16
+#: Pixels of a drawn filter from top to bottom.
+SIDE = 48
 TITLES = ("first convolution", "second convolution")
 
 
@@ -29,19 +31,14 @@ def filters_figure(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndar
         for name, filters in first.items()
     }
     lows = {name: [_square(one) for one in filters[:SECOND]] for name, filters in second.items()}
-    rows = len(tops) + len(lows)
-    figure = canvas(PAGE, (PAGE * 0.9 / SECOND) * (rows + 1.2))
-    parts = np.atleast_1d(np.asarray(figure.subfigures(2, 1)))
-    for part, title, filters in zip(parts, TITLES, (tops, lows), strict=True):
-        columns = max(map(len, filters.values()))
-        grid = part.subplots(len(filters), columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
-        part.suptitle(title, fontsize=8, x=0.01, ha="left")
-        for row, (name, pictures) in zip(grid, filters.items(), strict=True):
-            most = max(float(np.abs(np.stack(pictures)).max()), 1e-30)
-            for axes, picture in zip(row, pictures, strict=True):
-                axes.imshow(picture, cmap="bwr", vmin=-most, vmax=most, interpolation="nearest")
-                bare(axes)
-            row[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    rows = [*tops.items(), *lows.items()]
+    figure = canvas(PAGE, PAGE * 0.9 / SECOND * (len(rows) + 1.2))
+    grid = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+    for number, (axes, (name, pictures)) in enumerate(zip(grid, rows, strict=True)):
+        most = max(float(np.abs(np.stack(pictures)).max()), 1e-30)
+        draw_strip(axes, strip(pictures, SIDE // pictures[0].shape[0]), name, cmap="bwr", vmin=-most, vmax=most)
+        if number in (0, len(tops)):
+            axes.set_title(TITLES[number > 0], loc="left")
     return figure
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relucert.reports.figures.drawing import PAGE, bare, canvas, styled
+from relucert.reports.figures.drawing import PAGE, canvas, draw_strip, strip, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Gradients of colour images are clipped at so many standard deviations.
 DEVIATIONS = 3.0
+#: Pixels of a figure for a pixel of an image, so that gaps are narrower than that.
+SCALE = 4
 
 
 @styled
@@ -23,22 +25,30 @@ def gradients_figure(images: np.ndarray, gradients: Mapping[str, np.ndarray]) ->
     Of grey images white is zero, blue negative and red positive, every gradient on a scale of its own; gradients of colour
     images are clipped at three standard deviations and shown in [0, 1].
     """
-    rows, columns = 1 + len(gradients), len(images)
-    side = PAGE * 0.9 / columns
-    figure = canvas(PAGE, side * rows)
-    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
-    for number, (name, values) in enumerate([("image", images), *gradients.items()]):
-        for axes, value in zip(grid[number], values, strict=True):
-            bare(axes)
-            if value.shape[0] == 1 and number:
-                most = max(float(np.abs(value).max()), 1e-30)
-                axes.imshow(value[0], cmap="bwr", vmin=-most, vmax=most, interpolation="nearest")
-            elif value.shape[0] == 1:
-                axes.imshow(value[0], cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-            else:
-                axes.imshow((scaled(value) if number else value).transpose(1, 2, 0), interpolation="nearest")
-        grid[number][0].set_ylabel(name, rotation=0, ha="right", va="center")
+    grey = images.shape[1] == 1
+    rows = {"image": [image[0] if grey else image.transpose(1, 2, 0) for image in images]}
+    for name, values in gradients.items():
+        rows[name] = [relative(value[0]) if grey else scaled(value).transpose(1, 2, 0) for value in values]
+    figure = canvas(PAGE, PAGE * 0.9 / len(images) * len(rows) * 0.98)
+    grid = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+    for number, (axes, (name, pictures)) in enumerate(zip(grid, rows.items(), strict=True)):
+        picture = strip(pictures, SCALE)
+        if not grey:
+            draw_strip(axes, np.nan_to_num(picture, nan=1.0), name)
+        elif number:
+            draw_strip(axes, picture, name, cmap="bwr", vmin=-1, vmax=1)
+        else:
+            draw_strip(axes, picture, name, cmap="gray_r", vmin=0, vmax=1)
     return figure
+
+
+def relative(gradient: np.ndarray) -> np.ndarray:
+    """A gradient over its largest absolute entry.
+
+    >>> relative(np.array([[0.5, -2.0]])).tolist()
+    [[0.25, -1.0]]
+    """
+    return gradient / max(float(np.abs(gradient).max()), 1e-30)
 
 
 def scaled(gradient: np.ndarray) -> np.ndarray:
