@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relucert.experiments.paper.experiment import Effort, Experiment, files_of
+from relucert.experiments.paper.experiment import QUICK_POINTS, Effort, Experiment, files_of
 from relucert.experiments.paper.l2 import IMPROVED, KW, THEOREM, network_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
@@ -15,7 +15,9 @@ from relucert.reports.published import BOUNDS
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     """The three bounds."""
-    kw = Step(verb=Verb.RADIUS, method=KW, points=effort.points or (20 if effort.quick else 1000), labels=False)
+    kw = Step(
+        verb=Verb.RADIUS, method=KW, points=effort.points or (QUICK_POINTS if effort.quick else 1000), labels=False
+    )
     return kw, replace(kw, method=THEOREM), replace(kw, method=IMPROVED)
 
 

@@ -34,6 +34,8 @@ class ReproduceConfig:
     """The folder of networks, records, tables and figures. What is there already is not done again."""
     runs: Path = Path("results")
     """A folder of runs that are used where they match, so that less is trained."""
+    existing: bool = False
+    """Only networks that are trained already: nothing is trained."""
     quick: bool = False
     """The whole experiment on the digits with tiny settings, which shows that everything runs: seconds, not hours."""
 

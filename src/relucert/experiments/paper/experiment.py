@@ -12,6 +12,8 @@ from relucert.records.atomic import write_atomically
 from relucert.reports.paper.comparison import Comparison
 from relucert.reports.paper.measured import MeasuredNetwork
 
+#: Test points of a quick run.
+QUICK_POINTS = 8
 #: Files by name: texts, or bytes of pictures.
 Files = dict[str, str | bytes]
 

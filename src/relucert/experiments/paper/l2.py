@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relucert.experiments.paper.experiment import Effort, Experiment, Files, files_of
+from relucert.experiments.paper.experiment import QUICK_POINTS, Effort, Experiment, Files, files_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
 from relucert.reports.figures.certified import certified_figure
@@ -28,7 +28,7 @@ def network_of(key: Key) -> PaperNetwork:
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     """Lower bounds by Wong and Kolter, optima by the region theorem, and upper bounds by the CW attack."""
-    points = effort.points or (20 if effort.quick else 1000)
+    points = effort.points or (QUICK_POINTS if effort.quick else 1000)
     kw = Step(verb=Verb.RADIUS, method=KW, points=points, labels=False)
     cw = QUICK_CW if effort.quick else CW
     return kw, replace(kw, method=THEOREM), replace(kw, verb=Verb.SMALLEST, method=cw)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from relucert.experiments.paper.experiment import Effort, Experiment, Files, files_of
+from relucert.experiments.paper.experiment import QUICK_POINTS, Effort, Experiment, Files, files_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
+from relucert.experiments.paper.table1 import QUICK_SECONDS, QUICK_VERIFIER, SECONDS, VERIFIER
 from relucert.reports.figures.drawing import picture_files
 from relucert.reports.figures.verifiability import verifiability_figure
 from relucert.reports.paper.claims import Verified, lambda_comparison, verified
@@ -28,13 +29,10 @@ def network_of(lam: float) -> PaperNetwork:
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     """Verdicts on the first points, with the paper's time limit."""
-    method = "auto(nodes=50, restarts=1)" if effort.quick else "auto(nodes=1000000)"
-    points = effort.points or (20 if effort.quick else 1000)
-    return (
-        Step(
-            verb=Verb.CERTIFY, method=method, points=points, timeout=effort.timeout or (60.0 if effort.quick else 120.0)
-        ),
-    )
+    method = QUICK_VERIFIER if effort.quick else VERIFIER
+    points = effort.points or (QUICK_POINTS if effort.quick else 1000)
+    seconds = effort.timeout or (QUICK_SECONDS if effort.quick else SECONDS[math.inf])
+    return (Step(verb=Verb.CERTIFY, method=method, points=points, timeout=seconds),)
 
 
 def report(networks: Sequence[MeasuredNetwork], out: Path) -> Files:

@@ -31,20 +31,20 @@ from relucert.training.recipes import default_eps
 from relucert.training.run import MODEL_FILE
 
 NETWORKS, RECORDS, ARRAYS = "networks", "records", "arrays"
-#: Told what is done, line by line.
+#: Called with a line for everything that is done.
 Say = Callable[[str], None]
 
 
 def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Watcher | None = None) -> list[Path]:
     """Run the experiments that a configuration names, and return the files that were written."""
     experiments = chosen(config.name)
-    selected = {experiment.name: _selected(experiment, config) for experiment in experiments}
+    selected = _selected(experiments, config)
     _require_data(sorted({network.data for networks in selected.values() for network in networks}))
     for name in (NETWORKS, RECORDS, ARRAYS):
         with file_access(config.out / name):
             (config.out / name).mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for experiment in experiments:
+    for experiment in [one for one in experiments if one.name in selected]:
         written += _run(experiment, selected[experiment.name], config, say, watcher or Terminal())
     return written
 
@@ -73,16 +73,12 @@ def _run(
 
 def _described(network: PaperNetwork, config: ReproduceConfig, watcher: Watcher, say: Say) -> tuple[Path, Path]:
     """The folder of a network's run, trained if there is none, and the file that describes the network."""
-    wanted = network.config(config.epochs, config.out / NETWORKS)
-    folder = wanted.folder
-    finished = (folder / MODEL_FILE).exists() and config.epochs is None
-    if not finished:
-        existing = network.existing(config.runs, config.epochs)
-        if existing is not None:
-            folder = existing
-        else:
-            say(f"training {wanted.settings.epochs} epochs" if not (folder / MODEL_FILE).exists() else "trained")
-            train(wanted, watcher)
+    folder = _trained(network, config)
+    if folder is None:
+        wanted = network.config(config.epochs, config.out / NETWORKS)
+        folder = wanted.folder
+        say(f"training {wanted.settings.epochs} epochs")
+        train(wanted, watcher)
     about = config.out / RECORDS / f"{network.name}.json"
     net = load(folder)
     if not about.exists() or MeasuredNetwork.read(about).model != digest(net):
@@ -101,29 +97,39 @@ def _described(network: PaperNetwork, config: ReproduceConfig, watcher: Watcher,
     return folder, about
 
 
-def _selected(experiment: Experiment, config: ReproduceConfig) -> list[PaperNetwork]:
-    """The networks of an experiment that the configuration is about."""
-    networks = experiment.on_digits() if config.quick else experiment.networks
-    if networks == () or (config.name == "all" and not _any_named(networks, config)):
-        return []
+def _trained(network: PaperNetwork, config: ReproduceConfig) -> Path | None:
+    """The folder of a finished run of the network: its own below `out`, or one that exists; None where it is to be trained.
+
+    A run of its own with another number of epochs than those that are wanted is left to training, which refuses it.
+    """
+    own = config.out / NETWORKS / network.name
+    if (own / MODEL_FILE).exists():
+        run = run_config(own)
+        return own if run is not None and config.epochs in (None, run.settings.epochs) else None
+    return network.existing(config.runs, config.epochs)
+
+
+def _selected(experiments: Sequence[Experiment], config: ReproduceConfig) -> dict[str, list[PaperNetwork]]:
+    """The networks that the configuration is about, by experiment; experiments without one are left out."""
+    every = {one.name: one.on_digits() if config.quick else one.networks for one in experiments}
+    fields = [_fields(network) for networks in every.values() for network in networks]
     for name, given in (("data", config.data), ("models", config.models), ("schemes", config.schemes)):
-        known = list(dict.fromkeys(_fields(network)[name] for network in networks))
-        unknown = [value for value in given if not any(value in one for one in known)]
-        if unknown and config.name != "all":
-            texts = dict.fromkeys(text for one in known for text in one)
-            raise InvalidInput(
-                f"{name} must be among {', '.join(texts)} for {experiment.name}, got {' '.join(unknown)}"
-            )
-    found = [network for network in networks if _is_named(network, config)]
-    if not found and config.name != "all":
+        known = dict.fromkeys(text for one in fields for text in one[name])
+        if unknown := [value for value in given if value not in known]:
+            raise InvalidInput(f"{name} must be among {', '.join(known)} for {config.name}, got {' '.join(unknown)}")
+    chosen = {
+        name: [
+            network
+            for network in networks
+            if _is_named(network, config) and not (config.existing and _trained(network, config) is None)
+        ]
+        for name, networks in every.items()
+    }
+    if not any(chosen.values()):
         raise InvalidInput(
-            f"data, models and schemes must leave a network of {experiment.name}, got none that is all of them"
+            f"data, models, schemes and existing must leave a network of {config.name}, got none that is all of them"
         )
-    return found
-
-
-def _any_named(networks: Sequence[PaperNetwork], config: ReproduceConfig) -> bool:
-    return any(_is_named(network, config) for network in networks)
+    return {name: networks for name, networks in chosen.items() if networks}
 
 
 def _is_named(network: PaperNetwork, config: ReproduceConfig) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relucert.experiments.paper.experiment import Effort, Experiment, files_of
+from relucert.experiments.paper.experiment import QUICK_POINTS, Effort, Experiment, files_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Only, Step, Verb
 from relucert.reports.paper.tables import LAYOUTS
@@ -15,6 +15,12 @@ from relucert.reports.published import TABLE_1
 #: Seconds for a point: those of the paper in l_inf; in l2 all test points are verified, not the first thousand.
 SECONDS = {math.inf: 120.0, 2.0: 20.0}
 POINTS = {math.inf: 1000, 2.0: None}
+#: In a quick run branch and bound ends after some subproblems, and verdicts do not depend on the speed of the machine.
+VERIFIER = "auto(nodes=1000000)"
+QUICK_VERIFIER, QUICK_SECONDS = "auto(nodes=10, restarts=1)", 600.0
+#: Two attacks, the verifiers, and the attack on what they leave open.
+METHODS = ("pgd(steps=40, restarts=10)", "apgd(steps=50, restarts=5)", VERIFIER, "region")
+QUICK_METHODS = ("pgd(steps=10)", "apgd(steps=10)", QUICK_VERIFIER, "region(regions=2)")
 
 
 def cascade(p: float, effort: Effort) -> Sequence[Step]:
@@ -22,24 +28,15 @@ def cascade(p: float, effort: Effort) -> Sequence[Step]:
 
     The verifiers are `auto`: CROWN and its kin, SDP-CROWN in l2, and branch and bound with its own attacks.
     """
-    points = effort.points or (20 if effort.quick else POINTS[p])
-    seconds = effort.timeout or (60.0 if effort.quick else SECONDS[p])
-    if effort.quick:
-        pgd, apgd, verifier, region = (
-            "pgd(steps=10)",
-            "apgd(steps=10)",
-            "auto(nodes=50, restarts=1)",
-            "region(regions=5)",
-        )
-    else:
-        pgd, apgd = "pgd(steps=40, restarts=10)", "apgd(steps=50, restarts=5)"
-        verifier, region = "auto(nodes=1000000)", "region"
+    points = effort.points or (QUICK_POINTS if effort.quick else POINTS[p])
+    seconds = effort.timeout or (QUICK_SECONDS if effort.quick else SECONDS[p])
+    pgd, apgd, verifier, region = QUICK_METHODS if effort.quick else METHODS
     attack = Step(verb=Verb.ATTACK, method=pgd, points=points, batch=500)
     return (
         attack,
         replace(attack, method=apgd),
         Step(verb=Verb.CERTIFY, method=verifier, points=points, only=Only.OPEN, timeout=seconds),
-        Step(verb=Verb.SMALLEST, method=region, points=points, only=Only.OPEN, batch=1),
+        Step(verb=Verb.SMALLEST, method=region, points=points, only=Only.OPEN, batch=20),
     )
 
 

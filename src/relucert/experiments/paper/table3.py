@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relucert.experiments.paper.experiment import Effort, Experiment, files_of
+from relucert.experiments.paper.experiment import QUICK_POINTS, Effort, Experiment, files_of
 from relucert.experiments.paper.l2 import KW, THEOREM, network_of
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Only, Step, Verb
@@ -14,7 +14,7 @@ from relucert.reports.published import TABLE_3
 
 def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     """The region theorem on the whole test set, and the bounds of Wong and Kolter where it proves an optimum."""
-    points = effort.points or (20 if effort.quick else None)
+    points = effort.points or (QUICK_POINTS if effort.quick else None)
     theorem = Step(verb=Verb.RADIUS, method=THEOREM, points=points, labels=False)
     kw = Step(verb=Verb.RADIUS, method=KW, points=points, labels=False, only=Only.OPTIMAL, batch=20)
     return (theorem, kw) if network.scheme == "mmr" else (theorem,)
