@@ -6,11 +6,11 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relucert.data import Dataset, dataset
+from relucert.data import dataset
 from relucert.experiments.paper.experiment import Effort, Experiment, Files, no_steps
 from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.planes import image_plane_arrays
@@ -27,17 +27,17 @@ from relucert.reports.figures.theorem import Case, theorem_figure
 from relucert.reports.paper.measured import MeasuredNetwork
 from relucert.reports.paper.tables import label
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ROWS = ("plain", "at", "kw", "mmr", "mmr+at")
 COLOUR_DATA = ("gts", "cifar10")
-PLANES = (PaperNetwork(data="mnist", model="fc1", scheme="plain", p=math.inf),
-          PaperNetwork(data="mnist", model="fc1", scheme="mmr", p=math.inf))  # fmt: skip
+PLANES = tuple(PaperNetwork(data="mnist", model="fc1", scheme=scheme, p=math.inf) for scheme in ("plain", "mmr"))
 CONVOLUTIONAL = tuple(
     PaperNetwork(data=data, model="cnn", scheme=scheme, p=math.inf)
     for data in ("mnist", *COLOUR_DATA)
     for scheme in ROWS
 )
-#: Titles of the toy networks.
-TITLES = {"plain": "plain", "mmr": "MMR"}
 
 
 def arrays(folders: Mapping[str, Path], out: Path, effort: Effort) -> None:
@@ -45,39 +45,26 @@ def arrays(folders: Mapping[str, Path], out: Path, effort: Effort) -> None:
     toys = {scheme: toy_network(scheme, out, effort.quick) for scheme in SCHEMES}
     _write(out, "toy", {scheme: toy_arrays(net) for scheme, net in toys.items()})
     _write(out, "theorem", {"mmr": theorem_arrays(toys["mmr"])})
-    known: dict[str, Dataset] = {}
-    for network in (*PLANES, *CONVOLUTIONAL):
-        for one in (network, network.on_digits()):
-            if one.name in folders and one.data not in known:
-                known[one.data] = dataset(one.data)
-    for name, data in known.items():
-        planes = {network.scheme: _on(network, name) for network in PLANES}
-        found = {
-            scheme: image_plane_arrays(load(folders[one]), data) for scheme, one in planes.items() if one in folders
-        }
+    planes, convolutional = _trained(PLANES, folders), _trained(CONVOLUTIONAL, folders)
+    for name in dict.fromkeys(network.data for network in (*planes, *convolutional)):
+        data = dataset(name)
+        found = {one.scheme: image_plane_arrays(load(folders[one.name]), data) for one in planes if one.data == name}
         if found:
             _write(out, f"plane-{name}", found)
-        nets = {
-            scheme: load(folders[one])
-            for scheme in ROWS
-            if (one := _on(PaperNetwork(data=name, model="cnn", scheme=scheme, p=math.inf), name)) in folders
-        }
+        nets = {one.scheme: load(folders[one.name]) for one in convolutional if one.data == name}
         if nets:
             gradients = {scheme: {"gradient": input_gradients(net, data)} for scheme, net in nets.items()}
             _write(
                 out, f"gradients-{name}", {"image": {"image": data.x_test[chosen_images(data)].numpy()}, **gradients}
             )
-            weights = {scheme: filters(net)[:2] for scheme, net in nets.items()}
-            _write(
-                out, f"filters-{name}", {scheme: dict(zip("12", pair, strict=True)) for scheme, pair in weights.items()}
-            )
+            weights = {scheme: dict(zip("12", filters(net), strict=True)) for scheme, net in nets.items()}
+            _write(out, f"filters-{name}", weights)
 
 
-def _on(network: PaperNetwork, data: str) -> str:
-    """The name of a network on a data set."""
-    return (
-        (network.on_digits() if data == "digits" else network).name if network.data in (data, "mnist", "digits") else ""
-    )
+def _trained(networks: Sequence[PaperNetwork], folders: Mapping[str, Path]) -> list[PaperNetwork]:
+    """Those of some networks, on their data and on the digits, whose runs are there."""
+    both = {one.name: one for network in networks for one in (network, network.on_digits())}
+    return [one for name, one in both.items() if name in folders]
 
 
 def _write(out: Path, name: str, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
@@ -97,11 +84,11 @@ def report(networks: Sequence[MeasuredNetwork], out: Path) -> Files:
     return files
 
 
-def _regions(found: Mapping[str, Arrays]):
+def _regions(found: Mapping[str, Arrays]) -> Figure:
     return regions_figure([RegionsOnPlane.of(label(scheme), own) for scheme, own in found.items()])
 
 
-def _theorem(found: Mapping[str, Arrays]):
+def _theorem(found: Mapping[str, Arrays]) -> Figure:
     own = found["mmr"]
     names = ("point", "region", "on_region", "on_decision", "hyperplane", "decisions")
     return theorem_figure([
@@ -113,12 +100,12 @@ def _theorem(found: Mapping[str, Arrays]):
     ])  # fmt: skip
 
 
-def _gradients(found: Mapping[str, Arrays]):
+def _gradients(found: Mapping[str, Arrays]) -> Figure:
     rows = {label(scheme): own["gradient"] for scheme, own in found.items() if scheme != "image"}
     return gradients_figure(found["image"]["image"], rows)
 
 
-def _filters(found: Mapping[str, Arrays]):
+def _filters(found: Mapping[str, Arrays]) -> Figure:
     first, second = ({label(scheme): own[key] for scheme, own in found.items()} for key in "12")
     return filters_figure(first, second)
 
