@@ -20,6 +20,7 @@ GROUPS = {
         "evaluate": "test error and robust error under an attack",
     },
     "what was found": {
+        "reproduce": "tables and figures of the paper, beside its own",
         "report": "one HTML page: tables, curves, every test point",
         "show": "points of records, by verdict, class or method",
         "compare": "two evaluations side by side, and where they differ",

@@ -24,7 +24,7 @@ class Sweep(TrainConfig):
     scheme: str = "plain"
     """Training scheme of all runs, such as mmr or "mmr(lambda=2)"."""
     vary: tuple[str, ...] = ()
-    """What varies, such as lam=0.5,1,2 "rate=log(1e-4,1e-2)". Fields of a run or parameters of the scheme, each with values or a
+    """What varies, such as lam=0.5,1,2 "rate=log(1e-4,1e-2)". Fields of a run or parameters of the scheme, with values or a
     range: "gamma=uniform(0.1,0.3)", "epochs=int(5,20)"; gamma is gamma_b and gamma_d."""
     preset: str | None = None
     """A grid of the paper instead, such as table1-mmr. Others: table1-mmr+at, tables23-mmr, tables23-mmr+at, kw-radius."""

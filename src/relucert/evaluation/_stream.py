@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
@@ -112,30 +112,41 @@ class Task(Generic[Config]):
         return task
 
     @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of all points in order; new ones are stored as they come."""
+    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
+        """The records of all points in order, or `only` of these; new ones are stored as they come."""
         with self.executor() as executor, RecordStore(self.config.records, writable=True) as store:
             self._inspect(store)
-            yield from self._stream(store, executor)
+            yield from self._stream(store, executor, only)
 
     def executor(self) -> Executor:
         """Where the configuration wants points to be worked on."""
         return executor_of(self.config.workers, self.config.scheduler)
 
-    def _stream(self, store: RecordStore, executor: Executor) -> Generator[Record, None, None]:
-        """The records of all points in order; a batch with a point that has none is evaluated, and stored as answers come."""
-        keys, known, next_ = [self.question.record(index).key for index in self.numbers], versions(), 0
+    def _stream(
+        self, store: RecordStore, executor: Executor, only: Collection[int] | None
+    ) -> Generator[Record, None, None]:
+        """The records of the points in order; a batch with a point that has none is evaluated, and stored as answers come.
+
+        Batches are evaluated as a whole, whichever of their points have records: an answer may depend on the others.
+        """
+        chosen = frozenset(self.numbers if only is None else only)
+        keys = {index: self.question.record(index).key for index in self.numbers if index in chosen}
         batches = torch.arange(len(self)).split(self.config.batch)
-        missing = [places for places in batches if not all(keys[i] in store for i in places.tolist())]
-        if missing:
-            share, wanted = Share(self), torch.cat(missing)
-            with closing(executor.answers(share, wanted, self.config.batch, fixed=True)) as answers:
+        known, waiting, order, next_ = versions(), [], list(keys.values()), 0
+        for places in batches:
+            wanted = [keys[index] for index in (self.numbers[i] for i in places.tolist()) if index in keys]
+            if not all(key in store for key in wanted):
+                waiting.append(places)
+        if waiting:
+            share = Share(self)
+            with closing(executor.answers(share, torch.cat(waiting), self.config.batch, fixed=True)) as answers:
                 for index, facts in answers:
-                    save(self.question, store, index, facts, known)
-                    while next_ < len(keys) and keys[next_] in store:
-                        yield store.record(keys[next_])
+                    if index in keys:
+                        save(self.question, store, index, facts, known)
+                    while next_ < len(order) and order[next_] in store:
+                        yield store.record(order[next_])
                         next_ += 1
-        for key in keys[next_:]:
+        for key in order[next_:]:
             yield store.record(key)
 
     def _inspect(self, store: RecordStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,7 +93,7 @@ class CertifyTask(Task[CertifyConfig]):
         )
 
     @torch.no_grad()
-    def records(self, only: Sequence[int] | None = None) -> Generator[Record, None, None]:
+    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
         """The records that are there already, then new ones as points are decided; all are stored before they are yielded.
 
         Points that are open when `run_timeout` is over have no record. With `only` the other points are left out.
