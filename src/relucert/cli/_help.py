@@ -45,8 +45,8 @@ class Flag:
 def screen(verb: str, module: Any) -> str:
     """The help of a verb that fits a screen: usage, example, the common flags, then the others, one line each.
 
-    A module of `cli/` has `CONFIG` (a dataclass), `COMMON` (the fields that most calls need) and `EXAMPLES`; with `ALSO`, a verb
-    and its dataclass, the other flags of that verb are named, not explained.
+    A module of `cli/` has `CONFIG` (a dataclass), `COMMON` (the fields that most calls need) and `EXAMPLES`; with `ALSO`, a
+    verb and its dataclass, the other flags of that verb are named, not explained.
     """
     common = tuple(getattr(module, "COMMON", ()))
     known = flags(module.CONFIG)
