@@ -120,7 +120,9 @@ class Task(Generic[Config]):
 
     def executor(self) -> Executor:
         """Where the configuration wants points to be worked on."""
-        return executor_of(self.config.workers, self.config.scheduler)
+        if self.config.scheduler is not None:
+            return executor_of(scheduler=self.config.scheduler)
+        return executor_of(workers_beside(self.net.device, self.config.workers))
 
     def _stream(self, store: RecordStore, executor: Executor) -> Generator[Record, None, None]:
         """The records of all points in order; a batch with a point that has none is evaluated, and stored as answers come."""
