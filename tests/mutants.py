@@ -54,6 +54,7 @@ from relucert.networks.checkpoints import _digest, digest, read_tensors, save
 from relucert.records import _sidecar, record
 from relucert.records.record import Record, ball_fields
 from relucert.records.store import RecordStore
+from relucert.sweeps.journal import read_trials
 from zoo import network
 
 SECONDS = 20  # of one case
@@ -485,10 +486,26 @@ def own_file(rng: random.Random, folder: Path) -> Reader:
     return lambda: dataset(str(folder / "images"))
 
 
+def journal_file(rng: random.Random, folder: Path) -> Reader:
+    lines: list[dict[str, Any]] = [
+        {"kind": "trial", "number": 0, "values": {"lam": "0.5", "rate": 0.001}},
+        {"kind": "figures", "number": 0, "epoch": 1, "error": 0.25, "certified_error": 0.5, "seconds": 1.5},
+        {"kind": "trial", "number": 1, "values": {"lam": "1", "rate": 0.002}},
+        {"kind": "end", "number": 0, "state": "done", "reason": ""},
+    ]
+    place = rng.randrange(len(lines))
+    texts = [json.dumps(line) for line in lines]
+    texts[place] = text_of(rng, of_json(rng, lines[place]))
+    raw = ("\n".join(texts) + "\n").encode()
+    path = folder / "trials.jsonl"
+    path.write_bytes(raw if rng.random() < 0.5 else of_bytes(rng, raw))
+    return lambda: read_trials(path)
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Reader]] = {
     "store": store, "checkpoint": checkpoint, "npz": npz_file, "arrays": store, "mat": mat_file, "cifar10": cifar_archive,
     "lines": store, "networks": checkpoint, "gts": gts_archive, "idx": idx_archive,
-    "own": own_file,
+    "own": own_file, "sweep": journal_file,
 }  # fmt: skip
 
 
