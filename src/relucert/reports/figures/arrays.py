@@ -15,7 +15,10 @@ from relucert.records.untrusted import reading
 #: Arrays by name.
 Arrays = dict[str, np.ndarray]
 #: Bytes of all arrays of a file, and of the header of one.
-LARGEST, LONGEST_HEADER = re.compile(
+LARGEST, LONGEST_HEADER = 2**29, 10_000
+MOST, MOST_DIMENSIONS = 1000, 8  # arrays of a file, and dimensions of one
+_MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
     rb"\{'descr': '([<|](?:b1|[iuf][1248]))', 'fortran_order': (True|False), "
     rb"'shape': \((\d{1,18}(?:, \d{1,18})*,?)?\), \}\s*"
 )
