@@ -55,6 +55,8 @@ from relucert.records import _sidecar, record
 from relucert.records.record import Record, ball_fields
 from relucert.records.store import RecordStore
 from relucert.sweeps.journal import read_trials
+from relucert.reports.figures.arrays import read_arrays
+from relucert.reports.paper.measured import MeasuredNetwork
 from zoo import network
 
 SECONDS = 20  # of one case
@@ -502,10 +504,47 @@ def journal_file(rng: random.Random, folder: Path) -> Reader:
     return lambda: read_trials(path)
 
 
+def figure_file(rng: random.Random, folder: Path) -> Reader:
+    """Arrays that a figure is drawn from."""
+    arrays = {"plain/ends": np.arange(12.0).reshape(2, 3, 2), "mmr/number": np.array(7)}
+    raw = io.BytesIO()
+    np.savez_compressed(raw, **arrays)
+    path = folder / "toy.npz"
+    if rng.random() < 0.5:
+        path.write_bytes(of_bytes(rng, raw.getvalue()))
+    else:
+        with zipfile.ZipFile(raw) as file:
+            members = {name: file.read(name) for name in file.namelist()}
+        key = rng.choice(list(arrays))
+        members[f"{key}.npy"] = npy(rng, arrays[key])
+        zipped(rng, members, path)
+    return lambda: read_arrays(path)
+
+
+def description_file(rng: random.Random, folder: Path) -> Reader:
+    """The description of a network of the paper's tables."""
+    known = {
+        "model": "a" * 64,
+        "source": "runs/x",
+        "command": "relucert train",
+        "epochs": 3,
+        "test_error": 0.1,
+        "eps": 0.1,
+    }
+    value = {"key": ["mnist", "fc1", "mmr", "inf"], **known}
+    path = folder / "x.json"
+    if rng.random() < 0.3:
+        path.write_bytes(of_bytes(rng, json.dumps(value).encode()))
+    else:
+        path.write_text(text_of(rng, of_json(rng, value)), errors="surrogatepass")
+    return lambda: MeasuredNetwork.read(path)
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Reader]] = {
     "store": store, "checkpoint": checkpoint, "npz": npz_file, "arrays": store, "mat": mat_file, "cifar10": cifar_archive,
     "lines": store, "networks": checkpoint, "gts": gts_archive, "idx": idx_archive,
     "own": own_file, "sweep": journal_file,
+    "own": own_file, "figures": figure_file, "descriptions": description_file,
 }  # fmt: skip
 
 
