@@ -1,0 +1,166 @@
+"""`Prover`: from verdicts to certificate files, one for each input.
+
+A certificate holds nothing that the verdict's method computed: it is a proof of its own, from the cheapest kind that proves the
+same. ROBUST inputs get rules, then trees of branch and bound for the rows that rules leave open; VULNERABLE inputs their
+witness. Before a file is written the checker reads it; what it does not accept becomes an entry without a certificate, and says
+why.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relucert.checker.arithmetic import Outward, Refused
+from relucert.checker.ball import Ball as CheckedBall
+from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest
+from relucert.checker.check import check
+from relucert.checker.network import read
+from relucert.core.ball import Ball
+from relucert.core.errors import InvalidInput
+from relucert.core.verdict import Verdict
+from relucert.networks.checkpoints import save
+from relucert.networks.network import Network
+from relucert.records.atomic import atomic_write
+from relucert.verification.proofs.rules import RuleProof, rule_proofs
+from relucert.verification.proofs.trees import tree_proof
+from relucert.verification.verifier import Query
+
+#: The network of a folder of certificates, as the checker reads it.
+NETWORK = "network.safetensors"
+#: By how much the search for a tree exceeds zero, in parts of the size of the logits: for 8-bit slopes and the checker's rounding.
+_SLACKS = (1e-4, 1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A verdict about one input: x (1, *input), label (1,), its ball, the method, and what the proof covers."""
+
+    x: Tensor
+    y: Tensor
+    ball: Ball
+    verdict: Verdict
+    method: str
+    executed: bool
+    rivals: Sequence[int]
+    witness: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Prover:
+    """Writes the certificates of one network into a folder; a tree may take so many `seconds`."""
+
+    net: Network
+    folder: Path
+    seconds: float = 60.0
+    written: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save(self.net, self.folder / NETWORK)
+        self.num, self.refusal = Outward(), ""
+        try:
+            self.known = read(self.folder / NETWORK, self.num)
+        except Refused as error:
+            self.refusal = str(error)
+
+    def write(self, index: int, claim: Claim) -> str:
+        """Write the certificate of an input, or the entry that says why there is none; the answer is what it is called."""
+        certificate = self._certificate(claim)
+        outcome = certificate.header["verdict"]
+        buffer = io.BytesIO()
+        header = np.frombuffer(json.dumps(certificate.header, allow_nan=False).encode(), dtype=np.uint8)
+        np.savez_compressed(buffer, header=header, **certificate.arrays)
+        with atomic_write(self.folder / f"{index:06d}.npz") as file:
+            file.write(buffer.getvalue())
+        self.written[outcome] += 1
+        return outcome
+
+    def _certificate(self, claim: Claim) -> Certificate:
+        """The first certificate that the checker accepts; without one, the entry with the reason."""
+        reason = self.refusal
+        try:
+            header, arrays = self._about(claim)
+        except InvalidInput as error:
+            return Certificate({"format": FORMAT, "version": VERSION, "verdict": "none", "reason": str(error)}, {})
+        if claim.verdict not in (Verdict.ROBUST, Verdict.VULNERABLE):
+            reason = f"the input is {claim.verdict}"
+        for arithmetic in () if reason else (self.known.dtype, "real") if claim.executed else ("real",):
+            try:
+                extra, more = self._proof(claim, arithmetic)
+                certificate = Certificate(header | extra | {"arithmetic": arithmetic}, arrays | more)
+                check(certificate, self.known, self.num)
+            except Refused as error:
+                reason = str(error)
+            else:
+                return certificate
+        plain = {name: arrays[name] for name in ("x", "lower", "upper")}
+        return Certificate(header | {"verdict": "none", "claimed": str(claim.verdict), "reason": reason}, plain)
+
+    def _about(self, claim: Claim) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What every certificate says: the question."""
+        ball, x = claim.ball, claim.x
+        if ball.scale is not None:
+            raise InvalidInput("a ball with a scale has no certificate")
+        sides = ball.beside(x).bounds(x)
+        given = x[0].cpu().numpy()
+        label = int(claim.y[0])
+        eps = ball.eps[0] if isinstance(ball.eps, Tensor) and ball.eps.ndim else ball.eps
+        p = float(ball.p)
+        header = {
+            "format": FORMAT, "version": VERSION, "verdict": str(claim.verdict), "method": claim.method,
+            "network": self.known.digest if not self.refusal else "", "point": digest(given, label), "label": label,
+            "rivals": list(claim.rivals), "p": "inf" if math.isinf(p) else p, "eps": _finite(float(eps), given),
+        }  # fmt: skip
+        lower, upper = (_compact(side[0].cpu().numpy()) for side in sides)
+        return header, {"x": given, "lower": lower, "upper": upper}
+
+    def _proof(self, claim: Claim, arithmetic: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What the checker needs besides the question."""
+        if claim.verdict is Verdict.VULNERABLE:
+            assert claim.witness is not None
+            return {}, {"witness": claim.witness.cpu().numpy().ravel()}
+        query = replace(
+            Query.of(self.net, claim.x, claim.y, claim.ball, torch.tensor([list(claim.rivals)])),
+            strict=arithmetic != "real",
+        )
+        executed = None if arithmetic == "real" else arithmetic
+        rows = query.prop.rows[0].double().numpy()
+        given = claim.x[0].cpu().numpy().ravel()
+        lower, upper = (side[0].double().cpu().numpy().ravel() for side in query.ball.bounds(query.x))
+        eps = _finite(float(query.ball.radii(query.wide)[0]), given)
+        ball = CheckedBall.of(self.num, query.p, eps, given, lower, upper)
+        best: RuleProof | None = None
+        for best in rule_proofs(self.known, ball, executed, rows):  # noqa: B007 - the last one is needed behind the loop
+            if best.proved.all():
+                return {"rules": best.inner, "final": best.final, "trees": []}, {}
+        assert best is not None
+        open_ = np.flatnonzero(~best.proved).tolist()
+        size = float(np.max(best.bounds.size(len(self.known.nodes) - 1)))
+        for slack in _SLACKS:
+            proof = tree_proof(query, best.bounds, open_, slack * size, self.seconds)
+            if proof is not None:
+                return {"rules": best.inner, "final": best.final, "trees": open_}, proof.arrays
+        raise Refused(f"no proof was found in {self.seconds:g} s that this format can hold")
+
+
+def _finite(eps: float, x: np.ndarray) -> float:
+    """The radius; one that covers the whole box is none that a certificate can name."""
+    if not math.isfinite(eps):
+        raise InvalidInput("an infinite radius has no certificate")
+    return eps
+
+
+def _compact(side: np.ndarray) -> np.ndarray:
+    """A side of the box, as one number where it is constant."""
+    return side.ravel()[:1].reshape(()) if (side == side.ravel()[0]).all() else side.ravel()
