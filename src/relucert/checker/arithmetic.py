@@ -57,7 +57,7 @@ class Outward:
         """The next smaller numbers."""
         return np.nextafter(values, -math.inf)
 
-    def root_up(self, value: Any) -> Any:
+    def root_up(self, value: Array) -> Array:
         """At least the square root."""
         return self.up(np.sqrt(value))
 
@@ -88,7 +88,8 @@ class Rational(Outward):
     def down(self, values: Array) -> Array:
         return values
 
-    def root_up(self, value: Any) -> Any:
-        """A fraction at least as large as the square root, and hardly larger."""
+    def root_up(self, value: Array) -> Array:
+        """Fractions at least as large as the square roots, and hardly larger."""
         scale = 1 << 80
-        return Fraction(math.isqrt(math.floor(value * scale * scale)) + 1, scale)
+        roots = [Fraction(math.isqrt(math.floor(square * scale * scale)) + 1, scale) for square in np.ravel(value)]
+        return self.numbers(np.array(roots, dtype=object)).reshape(np.shape(value))

@@ -15,6 +15,7 @@ network as executed, by those of the network itself, gamma_n (|W| |y| + |b|). No
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,6 +38,11 @@ class Passed(NamedTuple):
     low: Array
     high: Array
     cost: Array
+
+    def pick(self, some: Array) -> Passed:
+        """Some of the rows."""
+        units = self.units if isinstance(self.units, slice) or self.units.ndim == 1 else self.units[some]
+        return Passed(self.rows[some], units, self.low[some], self.high[some], self.cost[some])
 
 
 class Lines(NamedTuple):
@@ -93,9 +99,9 @@ class Bounds:
         """Lower bounds of rows of the logits by one backward pass."""
         return self.least(self.descend(len(self.net.nodes) - 1, rows, self.relax(rule)))
 
-    def least(self, found: Passed) -> Array:
+    def least(self, found: Passed, boxed: bool = True) -> Array:
         """The smallest value over the ball."""
-        return self.num.down(self.ball.minimum(found.rows, found.units) + found.low - self.num.raised(found.cost))
+        return self.num.down(self.ball.minimum(found.rows, found.units, boxed) + found.low - self.num.raised(found.cost))
 
     def descend(
         self, place: int, rows: Array, relax: Relax, start: Any = 0, cost: Any = 0, tile: Tile | None = None
@@ -221,25 +227,24 @@ class Bounds:
 
     def _tighten(self, place: int, rule: str) -> None:
         """Replace the interval of every unit that is still unstable by what backward passes prove, where that is better."""
-        units = np.flatnonzero((self.low[place] < 0) & (self.high[place] > 0))
-        groups: dict[int, list[tuple[Array, Passed]]] = {}
-        for some, tile in self._groups(place, units):
+        groups: dict[Any, list[tuple[Array, Passed, Passed]]] = {}
+        for some, tile in self._groups(place, self._unstable(place)):
             found = self._ends(place, some, tile, rule)
-            groups.setdefault(found.rows.shape[1], []).append((some, found))
+            groups.setdefault((tile is None, found[0].rows.shape[1]), []).append((some, *found))
         for parts in groups.values():
-            found = _joined([part for _, part in parts])
-            some = np.concatenate([units for units, _ in parts])
-            if rule == "parallel":
-                below = self.least(found)
-                above = self.least(found._replace(rows=-found.rows, low=-found.high))
-            else:
-                ends, first = self.least(found), np.concatenate([np.arange(2 * len(units)) < len(units) for units, _ in parts])
-                below, above = ends[first], ends[~first]
-            self.low[place][some] = np.maximum(self.low[place][some], below)
-            self.high[place][some] = np.minimum(self.high[place][some], -above)
+            some = np.concatenate([units for units, _, _ in parts])
+            ends = _joined([low for _, low, _ in parts]), _joined([high for _, _, high in parts])
+            for boxed in (False, True) if self.ball.p < math.inf else (True,):  # a box is cheap in l_inf alone
+                open_ = np.isin(some, self._unstable(place))
+                below, above = (self.least(end.pick(open_), boxed) for end in ends)
+                self.low[place][some[open_]] = np.maximum(self.low[place][some[open_]], below)
+                self.high[place][some[open_]] = np.minimum(self.high[place][some[open_]], -above)
 
-    def _ends(self, place: int, some: Array, tile: Tile | None, rule: str) -> Passed:
-        """The backward pass of some units; but for parallel lines, which bound both ends, of minus these units as well."""
+    def _unstable(self, place: int) -> Array:
+        return np.flatnonzero((self.low[place] < 0) & (self.high[place] > 0))
+
+    def _ends(self, place: int, some: Array, tile: Tile | None, rule: str) -> tuple[Passed, Passed]:
+        """Backward passes of some units and of minus these units; parallel lines give both ends in one pass."""
         node, own, num = self.net.nodes[place], self.own[place], self.num
         start = cost = num.numbers(np.zeros(len(some)))
         if tile is None and node.matrix is None:
@@ -249,10 +254,10 @@ class Bounds:
             start = start if node.bias is None else node.bias[some]
             cost = cost if own is None else own[some]
             place = node.inputs[0]
+        found = self.descend(place, rows, self.relax(rule), start, cost, tile)
         if rule == "parallel":
-            return self.descend(place, rows, self.relax(rule), start, cost, tile)
-        rows, start, cost = np.concatenate([rows, -rows]), np.concatenate([start, -start]), np.concatenate([cost, cost])
-        return self.descend(place, rows, self.relax(rule), start, cost, tile)
+            return found, found._replace(rows=-found.rows, low=-found.high)
+        return found, self.descend(place, -rows, self.relax(rule), -start, cost, tile)
 
     def _groups(self, place: int, units: Array) -> Iterator[tuple[Array, Tile | None]]:
         """The units of a convolution by position, each position with its tile; other units in chunks."""
@@ -275,7 +280,7 @@ class Bounds:
         relus = 0
         while place:
             node = self.net.nodes[place]
-            if len(node.inputs) != 1 or node.matrix is not None:
+            if len(node.inputs) != 1 or not (node.window or node.moves or node.kind == "relu"):
                 return False
             relus, place = relus + (node.kind == "relu"), node.inputs[0]
         return relus <= 1
@@ -284,27 +289,33 @@ class Bounds:
         """The tile of some units: entries that blocks do not mention have no influence on them."""
         entries, blocks = {place: units}, {}
         while place:
-            node = self.net.nodes[place]
-            if node.kind == "relu" or node.moves:
-                entries[node.inputs[0]] = entries[place]
-            else:
-                rows = node.back(self._picked(entries[place], node.size))[0]
-                entries[node.inputs[0]] = np.flatnonzero((rows != 0).any(0))
-                blocks[place] = rows[:, entries[node.inputs[0]]]
+            node, chosen = self.net.nodes[place], entries[place]
             place = node.inputs[0]
+            if node.window is None:
+                entries[place] = chosen
+                continue
+            reached, weights = node.window(chosen)  # an entry outside the image is -1
+            entries[place], at = np.unique(np.maximum(reached, 0), return_inverse=True)
+            block = self._zeros(len(chosen), len(entries[place]))
+            inside = reached >= 0
+            block[np.nonzero(inside)[0], at.reshape(reached.shape)[inside]] = weights[inside]
+            blocks[self.net.nodes.index(node)] = block
         return Tile(entries, blocks)
 
     def _picked(self, units: Array, size: int) -> Array:
         """One row for each unit that picks it."""
-        rows = self.num.numbers(np.zeros(1)).repeat(len(units) * size).reshape(len(units), size)
+        rows = self._zeros(len(units), size)
         rows[np.arange(len(units)), units] = 1
         return rows
+
+    def _zeros(self, *shape: int) -> Array:
+        return self.num.numbers(np.zeros(1)).repeat(math.prod(shape)).reshape(shape)
 
 
 def _joined(parts: list[Passed]) -> Passed:
     """Several passes with rows of one length as one; entries then differ by row."""
-    if len(parts) == 1:
-        return parts[0]
-    units = np.concatenate([np.broadcast_to(part.units, part.rows.shape) for part in parts])
+    units: Any = slice(None)
+    if not isinstance(parts[0].units, slice):
+        units = np.concatenate([np.broadcast_to(part.units, part.rows.shape) for part in parts])
     rows, low, high, cost = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "low", "high", "cost"))
     return Passed(rows, units, low, high, cost)

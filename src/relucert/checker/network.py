@@ -26,7 +26,7 @@ class Node:
     """An input, a ReLU max(z, leak z), or any other kind, an affine map: `apply` and its adjoint `back` on rows of numbers, and `bias`.
 
     `terms` bounds the length of every sum in the map, the adjoint and the bias. `moves` says that entries are only moved;
-    `matrix` is that of a linear layer.
+    `matrix` is that of a linear layer; `window` has for units of a convolution the entries they read (-1: padding) and weights.
     """
 
     kind: str
@@ -37,6 +37,7 @@ class Node:
     back: Callable[[Array], list[Array]] = field(default=lambda rows: [rows])
     bias: Array | None = None
     matrix: Array | None = None
+    window: Callable[[Array], tuple[Array, Array]] | None = None
     terms: int = 0
     moves: bool = False
 
@@ -186,6 +187,13 @@ def _conv(node: Node, settings: dict[str, Any], weight: Array, bias: Array | Non
                 image[at] += columns[..., i, j].transpose(0, 3, 1, 2)
         return [image[:, :, top : top + height, left : left + width].reshape(len(rows), -1)]
 
-    node.apply, node.back = apply, back
+    def window(units: Array) -> tuple[Array, Array]:
+        which, at = np.divmod(units[:, None], rows_out * columns_out)
+        channel, i, j = np.unravel_index(np.arange(flat.shape[1]), (channels, tall, wide))
+        i, j = i + at // columns_out * step - top, j + at % columns_out * side - left
+        inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        return np.where(inside, (channel * height + i) * width + j, -1), flat[which[:, 0]]
+
+    node.apply, node.back, node.window = apply, back, window
     node.terms = max(flat.shape[1], filters * tall * wide, node.size)
     node.bias = None if bias is None else np.repeat(bias, rows_out * columns_out)

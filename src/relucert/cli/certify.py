@@ -48,6 +48,7 @@ def run(config: Certify) -> int:
     task = CertifyTask(plain) if plain.union is None else UnionTask(plain)
     records = followed(task.records(), len(task), "certifying", hidden=config.json, word=word)
     found = Verdicts.of(records, len(task))
+    proofs = {} if plain.proofs is None or isinstance(task, UnionTask) else task.prove(found.records, plain.proofs)
     if config.json:
         for record in found.records:
             line = {
@@ -99,6 +100,9 @@ def run(config: Certify) -> int:
     )
     print("decided by: " + ", ".join(f"{stage} {count / found.points:.1%}" for stage, count in found.by.items()))
     print(f"records: {plain.records}")
+    if plain.proofs is not None:
+        written = ", ".join(f"{count} without a certificate" if kind == "none" else f"{count} {kind}" for kind, count in proofs.items())
+        print(f"certificates: {plain.proofs} ({written or 'none'})")
     return 0
 
 

@@ -13,6 +13,7 @@ VERBS = {
     "train": "train a network whose robustness can be proved",
     "evaluate": "test error and robust error under an attack",
     "certify": "verdicts at one radius: proved robust, or not",
+    "check": "certificates that `certify --proofs` has written, derived again by an independent checker",
     "attack": "adversarial points, within a radius or as near as possible",
     "radius": "proved radii of decisions, exact where possible",
     "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",

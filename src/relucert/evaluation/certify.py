@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from relucert.records.question import Facts, save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide, workers_beside
-from relucert.verification.recorded import AS_EXECUTED, certify_text, facts_of
+from relucert.verification.proofs.prover import FINAL, Claim, Prover
+from relucert.verification.recorded import AS_EXECUTED, certify_text, decision_of, facts_of
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import CLOCK, Query, batches
 from relucert.verification.workers import answers
@@ -117,6 +119,17 @@ class CertifyTask(Task[CertifyConfig]):
         solve, config = partial(self.solve, deadline=deadline), self.config
         workers = workers_beside(self.x.device, config.workers)
         return answers(solve, missing, config.batch, workers, batches(self.verifier))
+
+    def prove(self, records: Iterable[Record], folder: Path) -> Counter[str]:
+        """Write certificate files of the verdicts in records, and count them by what they are: "none" is no certificate."""
+        prover = Prover(self.net, folder)
+        with RecordStore(self.config.records) as store:
+            for record in records:
+                if record.verdict in FINAL:
+                    one = slice(record.index, record.index + 1)
+                    claim = Claim.of(decision_of(record, store), self.x[one], self.y[one], self.ball, self.net.classes)
+                    prover.write(f"{record.index:06d}", claim)
+        return prover.written
 
     def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
         """The index and the facts of some points, each as soon as it is decided; none after the deadline."""

@@ -28,14 +28,17 @@ from relucert.checker.check import check
 from relucert.checker.network import read
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
+from relucert.core.results import Certificate as Certificates
 from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
 from relucert.verification.proofs.rules import RuleProof, rule_proofs
 from relucert.verification.proofs.trees import tree_proof
-from relucert.verification.verifier import Query
+from relucert.verification.verifier import Decision, Query
 
+#: Verdicts that have certificates.
+FINAL = (Verdict.ROBUST, Verdict.VULNERABLE)
 #: The network of a folder of certificates, as the checker reads it.
 NETWORK = "network.safetensors"
 #: By how much the search for a tree exceeds zero, in parts of the size of the logits: for 8-bit slopes and the checker's rounding.
@@ -54,6 +57,12 @@ class Claim:
     executed: bool
     rivals: Sequence[int]
     witness: Tensor | None = None
+
+    @classmethod
+    def of(cls, found: Decision, x: Tensor, y: Tensor, ball: Ball, classes: int) -> Claim:
+        """The claim of a decision that the class of x (1, *input) stays y (1,), or does not."""
+        rivals = [rival for rival in range(classes) if rival != int(y[0])]
+        return cls(x, y, ball, found.verdict, found.method, found.executed > 0, rivals, found.witness)
 
 
 @dataclass(eq=False)
@@ -74,14 +83,14 @@ class Prover:
         except Refused as error:
             self.refusal = str(error)
 
-    def write(self, index: int, claim: Claim) -> str:
-        """Write the certificate of an input, or the entry that says why there is none; the answer is what it is called."""
+    def write(self, name: str, claim: Claim) -> str:
+        """Write the certificate of an input, or the entry that says why there is none; the answer is its verdict or "none"."""
         certificate = self._certificate(claim)
         outcome = certificate.header["verdict"]
         buffer = io.BytesIO()
         header = np.frombuffer(json.dumps(certificate.header, allow_nan=False).encode(), dtype=np.uint8)
         np.savez_compressed(buffer, header=header, **certificate.arrays)
-        with atomic_write(self.folder / f"{index:06d}.npz") as file:
+        with atomic_write(self.folder / f"{name}.npz") as file:
             file.write(buffer.getvalue())
         self.written[outcome] += 1
         return outcome
@@ -93,9 +102,11 @@ class Prover:
             header, arrays = self._about(claim)
         except InvalidInput as error:
             return Certificate({"format": FORMAT, "version": VERSION, "verdict": "none", "reason": str(error)}, {})
-        if claim.verdict not in (Verdict.ROBUST, Verdict.VULNERABLE):
+        if claim.verdict not in FINAL:
             reason = f"the input is {claim.verdict}"
-        for arithmetic in () if reason else (self.known.dtype, "real") if claim.executed else ("real",):
+        # A witness that changes the class as executed is claimed in both arithmetics, a proof in what it covers.
+        wide = claim.executed or claim.verdict is Verdict.VULNERABLE
+        for arithmetic in () if reason else (self.known.dtype, "real") if wide else ("real",):
             try:
                 extra, more = self._proof(claim, arithmetic)
                 certificate = Certificate(header | extra | {"arithmetic": arithmetic}, arrays | more)
@@ -152,6 +163,24 @@ class Prover:
             if proof is not None:
                 return {"rules": best.inner, "final": best.final, "trees": open_}, proof.arrays
         raise Refused(f"no proof was found in {self.seconds:g} s that this format can hold")
+
+
+def write_proofs(query: Query, balls: Sequence[Ball], found: Certificates, folder: Path) -> Counter[str]:
+    """Write certificate files of all verdicts about the inputs of a query, and count them by what they are.
+
+    They are named by the positions of the inputs; of several balls each has a file where an input is robust in all of them.
+    """
+    prover = Prover(query.net, folder)
+    for place, verdict in enumerate(found.verdict):
+        rivals = (query.prop.rows[place] < 0).nonzero()[:, 1].tolist()
+        witness = None if found.witness is None or verdict is Verdict.ROBUST else found.witness[place]
+        one, executed = slice(place, place + 1), found.arithmetic[place] == "executed"
+        for number, ball in enumerate(balls):
+            if verdict is Verdict.ROBUST or (verdict is Verdict.VULNERABLE and number == found.ball[place]):
+                about = query.x[one], query.y[one], ball.restrict(place)
+                claim = Claim(*about, verdict, found.method[place], executed, rivals, witness)
+                prover.write(f"{place:06d}" if len(balls) == 1 else f"{place:06d}-{number}", claim)
+    return prover.written
 
 
 def _finite(eps: float, x: np.ndarray) -> float:
