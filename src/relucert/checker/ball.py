@@ -18,7 +18,7 @@ import numpy as np
 
 from relucert.checker.arithmetic import Array, Outward, require
 
-_ROUNDS = 4
+_ROUNDS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +86,11 @@ class Ball:
         for _ in range(_ROUNDS):  # fixed point: the free entries use up what the entries at the box leave of eps^2
             d = -c / t[:, None]
             free = (d > -a) & (d < b)
-            fixed = np.sum(np.where(free, 0.0, np.clip(d, -a, b)) ** 2, axis=1)
+            left = eps * eps - np.sum(np.where(free, 0.0, np.clip(d, -a, b)) ** 2, axis=1)
             rest = np.sqrt(np.sum(np.where(free, c * c, 0.0), axis=1))
-            left = eps * eps - fixed
-            t = np.where((rest > 0) & (left > 0), rest / np.sqrt(np.maximum(left, 1e-300)), t)
+            last, t = t, np.where(left > 0, np.maximum(rest / np.sqrt(np.maximum(left, 1e-300)), 1e-9 * t), t)
+            if (np.abs(last - t) <= 1e-6 * last).all():
+                break
         weight = self.num.numbers(np.maximum(t, 1e-150))
         half = (weight / 2)[:, None]
         d = np.minimum(np.maximum(-rows / weight[:, None], -below), above)

@@ -19,7 +19,7 @@ from relucert.checker.arithmetic import Array, Refused, require
 
 FORMAT, VERSION = "relucert-proof", 1
 KINDS = {
-    "x": "f", "lower": "f", "upper": "f", "witness": "f", "tree": "i", "units": "i", "slopes": "u", "betas": "f",
+    "x": "f", "lower": "f", "upper": "f", "witness": "f", "tree": "i", "units": "i", "slopes": "uf", "betas": "f",
 }  # fmt: skip
 LONGEST = 10_000_000  # nodes of the trees of one certificate
 
@@ -44,7 +44,7 @@ class Certificate:
         require(header.get("format") == FORMAT, "the file is no certificate of relucert")
         require(header.get("version") == VERSION, f"the format has version {header.get('version')}, this checker knows {VERSION}")
         for name, array in arrays.items():
-            require(array.dtype.kind == KINDS.get(name), f"array {name} is unknown or has the wrong kind")
+            require(array.dtype.kind in KINDS.get(name, ""), f"array {name} is unknown or has the wrong kind")
         return cls(header, arrays)
 
     def field(self, name: str, kind: type | tuple[type, ...]) -> Any:

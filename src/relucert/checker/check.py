@@ -77,6 +77,7 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
         return
     tree, place, first, spent = certificate.array("tree"), 0, 0, 0
     units, slopes, betas = certificate.array("units"), certificate.array("slopes"), certificate.array("betas")
+    require(np.isfinite(slopes).all(), "slopes must be numbers")
     require(np.isfinite(betas).all() and (betas >= 0).all(), "multipliers of splits must not be negative")
     require(units.ndim == betas.ndim == tree.ndim == 1 and slopes.ndim == 2, "arrays of the trees have the wrong shapes")
     require(slopes.shape[1] == len(units), "slopes must be given for every leaf and every one of the units")
@@ -94,7 +95,8 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
             for place_, leaf in enumerate(some):
                 for (unit, sign), beta in zip(every[leaf], betas[ends[leaf] : ends[leaf + 1]], strict=True):
                     signs[place_, unit], push[place_, unit] = sign, sign * bounds.num.numbers([beta])[0]
-            given = bounds.num.numbers(slopes[first + start : first + some.stop].astype(np.float64) / 255)
+            given = slopes[first + start : first + some.stop].astype(np.float64)
+            given = bounds.num.numbers(given / 255 if slopes.dtype.kind == "u" else given)
             relax = _split(bounds, signs, push, (units, given))
             found = bounds.descend(len(bounds.net.nodes) - 1, np.repeat(rows[row : row + 1], len(some), 0), relax)
             failed = np.flatnonzero(~(bounds.least(found) > 0))

@@ -99,9 +99,9 @@ def _deep(net: Network) -> bool:
 
 
 class Search:
-    """The subproblems of all problems, and what is known of the points; `over_balls`: whether balls of units are used in l2."""
+    """The subproblems of all problems, and what is known of the points; for certificates `recorded`, and without balls of units."""
 
-    over_balls = True
+    recorded = False
 
     def __init__(self, query: Query, method: BaB, budget: Budget):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
@@ -184,10 +184,11 @@ class Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        round_ = self.owner.unique() if self.ball.p == 2 and self.over_balls else self.owner[:0]
+        round_ = self.owner.unique() if self.ball.p == 2 and not self.recorded else self.owner[:0]
         until = time.monotonic() + self.budget.left
         balls = UnitBalls.around(self.double, self.x, self.ball, bounds, round_, until)
         self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
+        self.parts.recorded = self.recorded
         unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
         self.problems = [Problem(point, row) for point, row in places.tolist()]

@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relucert.checker.arithmetic import Outward, Refused
+from relucert.checker.arithmetic import Outward, Refused, require
 from relucert.checker.ball import Ball as CheckedBall
 from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest
 from relucert.checker.check import check
@@ -33,15 +33,15 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs.rules import RuleProof, rule_proofs
-from relucert.verification.proofs.trees import tree_proof
+from relucert.verification.proofs.rules import rule_proofs
+from relucert.verification.proofs.trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
 #: Verdicts that have certificates.
 FINAL = (Verdict.ROBUST, Verdict.VULNERABLE)
 #: The network of a folder of certificates, as the checker reads it.
 NETWORK = "network.safetensors"
-#: By how much the search for a tree exceeds zero, in parts of the size of the logits: for 8-bit slopes and the checker's rounding.
+#: By how much the search for a tree exceeds zero, in parts of the size of the logits: for other slopes and the checker's rounding.
 _SLACKS = (1e-4, 1e-6)
 
 
@@ -108,13 +108,16 @@ class Prover:
         wide = claim.executed or claim.verdict is Verdict.VULNERABLE
         for arithmetic in () if reason else (self.known.dtype, "real") if wide else ("real",):
             try:
-                extra, more = self._proof(claim, arithmetic)
-                certificate = Certificate(header | extra | {"arithmetic": arithmetic}, arrays | more)
-                check(certificate, self.known, self.num)
+                for extra, more in self._proofs(claim, arithmetic):
+                    certificate = Certificate(header | extra | {"arithmetic": arithmetic}, arrays | more)
+                    try:
+                        check(certificate, self.known, self.num)
+                    except Refused as error:
+                        reason = str(error)
+                    else:
+                        return certificate
             except Refused as error:
                 reason = str(error)
-            else:
-                return certificate
         plain = {name: arrays[name] for name in ("x", "lower", "upper")}
         return Certificate(header | {"verdict": "none", "claimed": str(claim.verdict), "reason": reason}, plain)
 
@@ -126,43 +129,46 @@ class Prover:
         sides = ball.beside(x).bounds(x)
         given = x[0].cpu().numpy()
         label = int(claim.y[0])
-        eps = ball.eps[0] if isinstance(ball.eps, Tensor) and ball.eps.ndim else ball.eps
         p = float(ball.p)
         header = {
             "format": FORMAT, "version": VERSION, "verdict": str(claim.verdict), "method": claim.method,
             "network": self.known.digest if not self.refusal else "", "point": digest(given, label), "label": label,
-            "rivals": list(claim.rivals), "p": "inf" if math.isinf(p) else p, "eps": _finite(float(eps), given),
+            "rivals": list(claim.rivals), "p": "inf" if math.isinf(p) else p, "eps": _radius(ball),
         }  # fmt: skip
         lower, upper = (_compact(side[0].cpu().numpy()) for side in sides)
         return header, {"x": given, "lower": lower, "upper": upper}
 
-    def _proof(self, claim: Claim, arithmetic: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """What the checker needs besides the question."""
+    def _proofs(self, claim: Claim, arithmetic: str) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """What the checker needs besides the question: candidates, the smallest first."""
         if claim.verdict is Verdict.VULNERABLE:
             assert claim.witness is not None
-            return {}, {"witness": claim.witness.cpu().numpy().ravel()}
+            yield {}, {"witness": claim.witness.cpu().numpy().ravel()}
+            return
         query = replace(
             Query.of(self.net, claim.x, claim.y, claim.ball, torch.tensor([list(claim.rivals)])),
             strict=arithmetic != "real",
         )
-        executed = None if arithmetic == "real" else arithmetic
         rows = query.prop.rows[0].double().numpy()
-        given = claim.x[0].cpu().numpy().ravel()
-        lower, upper = (side[0].double().cpu().numpy().ravel() for side in query.ball.bounds(query.x))
-        eps = _finite(float(query.ball.radii(query.wide)[0]), given)
-        ball = CheckedBall.of(self.num, query.p, eps, given, lower, upper)
-        best: RuleProof | None = None
-        for best in rule_proofs(self.known, ball, executed, rows):  # noqa: B007 - the last one is needed behind the loop
-            if best.proved.all():
-                return {"rules": best.inner, "final": best.final, "trees": []}, {}
-        assert best is not None
-        open_ = np.flatnonzero(~best.proved).tolist()
-        size = float(np.max(best.bounds.size(len(self.known.nodes) - 1)))
+        for found in rule_proofs(self.known, self._ball(query), None if arithmetic == "real" else arithmetic, rows):
+            open_ = np.flatnonzero(~found.proved).tolist()
+            said = {"rules": found.inner, "final": found.final, "trees": open_}
+            if not open_:
+                yield said, {}
+                return
+        size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
         for slack in _SLACKS:
-            proof = tree_proof(query, best.bounds, open_, slack * size, self.seconds)
-            if proof is not None:
-                return {"rules": best.inner, "final": best.final, "trees": open_}, proof.arrays
-        raise Refused(f"no proof was found in {self.seconds:g} s that this format can hold")
+            arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
+            if arrays is not None:
+                yield said, shortened(arrays)
+                yield said, arrays
+                none = False
+        require(not none, f"no proof that this format can hold was found in {self.seconds:g} s")
+
+    def _ball(self, query: Query) -> CheckedBall:
+        """The ball of the one input of a query, as the checker sees it."""
+        given = query.x[0].cpu().numpy().ravel()
+        lower, upper = (side[0].double().cpu().numpy().ravel() for side in query.ball.bounds(query.x))
+        return CheckedBall.of(self.num, query.p, _radius(query.ball), given, lower, upper)
 
 
 def write_proofs(query: Query, balls: Sequence[Ball], found: Certificates, folder: Path) -> Counter[str]:
@@ -183,8 +189,9 @@ def write_proofs(query: Query, balls: Sequence[Ball], found: Certificates, folde
     return prover.written
 
 
-def _finite(eps: float, x: np.ndarray) -> float:
-    """The radius; one that covers the whole box is none that a certificate can name."""
+def _radius(ball: Ball) -> float:
+    """The radius of a ball around one input; one that covers the whole box is none that a certificate can name."""
+    eps = float(ball.eps.reshape(-1)[0]) if isinstance(ball.eps, Tensor) else float(ball.eps)
     if not math.isfinite(eps):
         raise InvalidInput("an infinite radius has no certificate")
     return eps

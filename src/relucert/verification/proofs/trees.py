@@ -1,7 +1,7 @@
 """Proofs by trees: branch and bound that keeps the splits, slopes and multipliers of every subproblem that it closes.
 
 The search starts from the intervals of the checker, so what it proves the checker can prove. A tree of one leaf is a bound with
-optimised slopes, as `alpha` gives it. Slopes are stored in 8 bits: any slopes give a bound.
+optimised slopes, as `alpha` gives it. Any slopes give a bound, so that they are stored in 8 bits where that is enough.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from relucert.bounding.rounding import Margins, rounding_over
 from relucert.bounding.split_bounds import AscentResult
 from relucert.checker.bounds import Bounds
 from relucert.core.properties import Property
-from relucert.verification.bab._subproblems import Leaves
-from relucert.verification.bab.bab import BaB, Search
+from relucert.verification.bab.bab import BaB, Leaves, Search
 from relucert.verification.verifier import Budget, Query
 
 
@@ -33,16 +32,13 @@ class Leaf:
     slopes: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class TreeProof:
-    """The rows that trees prove, and the arrays of the certificate."""
+def tree_proof(
+    query: Query, bounds: Bounds, rows: list[int], slack: float, seconds: float
+) -> dict[str, np.ndarray] | None:
+    """The arrays of trees for some rows of the property of one input, or None if the search does not end with a proof.
 
-    rows: list[int]
-    arrays: dict[str, np.ndarray]
-
-
-def tree_proof(query: Query, bounds: Bounds, rows: list[int], slack: float, seconds: float) -> TreeProof | None:
-    """Trees for some rows of the property of one input, or None if the search does not end with a proof."""
+    Slopes and multipliers are in float64.
+    """
     prop = query.prop.select(torch.tensor([rows]))
     lowered = replace(query, prop=Property(prop.rows, prop.offsets - slack))
     search = Recording(lowered, bounds, seconds)
@@ -56,13 +52,19 @@ def tree_proof(query: Query, bounds: Bounds, rows: list[int], slack: float, seco
         order = _preorder(found, trees)
         slopes += [leaf.slopes for leaf, _ in order]
         betas += [leaf.splits[unit][1] for leaf, path in order for unit in path]
-    arrays = {
+    return {
         "tree": np.array(trees, dtype=np.int32),
         "units": units,
-        "slopes": np.rint(255 * np.stack(slopes)).astype(np.uint8),
-        "betas": np.array(betas, dtype=np.float32),
+        "slopes": np.stack(slopes),
+        "betas": np.array(betas, dtype=np.float64),
     }
-    return TreeProof(rows, arrays)
+
+
+def shortened(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of trees with slopes in 8 bits and multipliers in float32: other numbers, which give other bounds."""
+    return arrays | {
+        "slopes": np.rint(255 * arrays["slopes"]).astype(np.uint8), "betas": arrays["betas"].astype(np.float32),
+    }  # fmt: skip
 
 
 def _preorder(leaves: list[Leaf], tree: list[int]) -> list[tuple[Leaf, list[int]]]:
@@ -98,7 +100,7 @@ class _Quiet(BaB):
 class Recording(Search):
     """Branch and bound of one input over known intervals that keeps the leaves of its trees; every row has a tree."""
 
-    over_balls = False
+    recorded = True
 
     def __init__(self, query: Query, known: Bounds, seconds: float):
         super().__init__(query, _Quiet(), Budget(seconds))
