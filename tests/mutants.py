@@ -54,9 +54,9 @@ from relucert.networks.checkpoints import _digest, digest, read_tensors, save
 from relucert.records import _sidecar, record
 from relucert.records.record import Record, ball_fields
 from relucert.records.store import RecordStore
-from relucert.sweeps.journal import read_trials
 from relucert.reports.figures.arrays import read_arrays
 from relucert.reports.paper.measured import MeasuredNetwork
+from relucert.sweeps.journal import read_trials
 from zoo import network
 
 SECONDS = 20  # of one case
