@@ -46,6 +46,7 @@ ENTRIES = {
 }
 ROLES = {
     "relucert.experiments",
+    "relucert.experiments.paper",
     "relucert.interop",
     "relucert.networks.layers",
     "relucert.training.losses",

@@ -52,7 +52,7 @@ def test_the_union_is_made_of_the_records_of_its_balls(model, tmp_path, monkeypa
 
 def test_unions_from_the_command_line(model, tmp_path, capsys):
     flags = ["--data", "digits", "--points", "5", "--method", "crown", "--out", str(tmp_path / "records.jsonl")]
-    assert run(["certify", str(model), *flags, "--union", UNION]) == 0
+    assert run(["certify", str(model), *flags, "--union", UNION, "--show", "5"]) == 0
     shown = capsys.readouterr().out
     assert "l_inf 0.02 and l_2 0.15" in " ".join(shown.split())
     assert "ball" in shown

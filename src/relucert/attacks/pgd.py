@@ -62,10 +62,12 @@ class PGD(FixedAttack):
 
 def ascend(
     net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, method: PGD,
-    generator: torch.Generator,
+    generator: torch.Generator, start: Float[Tensor, " batch *input"] | None = None,
 ) -> Float[Tensor, " batch *input"]:  # fmt: skip
-    """The points after one run of PGD with all steps for every example, for adversarial training."""
-    z, steps = ball.sample(x, generator), _Steps(Within(x, ball), method.share)
+    """The points after one run of PGD with all steps for every example, for adversarial training; by default from random
+    starts.
+    """
+    z, steps = ball.sample(x, generator) if start is None else start, _Steps(Within(x, ball), method.share)
     for _ in range(method.steps):
         gradient, _, _ = ascent(net, z, partial(cross_entropy, y=y))
         z = steps.step(z, gradient)

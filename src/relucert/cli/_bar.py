@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from relucert.core.progress import followed as shown
@@ -24,3 +25,14 @@ def followed(
     except KeyboardInterrupt:
         kept = "what is decided is kept in the records, and the same command goes on from there"
         raise KeyboardInterrupt(f"interrupted after {done} of {total} points: {kept}") from None
+
+
+def verdict_counts() -> Callable[[Record], str]:
+    """A function of the records, one after the other, that says how many there are of each verdict so far."""
+    counts: Counter[str] = Counter()
+
+    def word(record: Record) -> str:
+        counts[str(record.verdict)] += 1
+        return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+
+    return word

@@ -14,57 +14,52 @@ from relucert.evaluation.config import AttackConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(AttackConfig):
-    """Attack a network on a data set's test points: within a radius (--eps), or for the smallest perturbations."""
+    """Find adversarial examples of test points: within a radius (--eps), or as near as possible."""
 
     model: tyro.conf.Positional[Path]
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    """A run's folder, or a file: .safetensors, .onnx or the authors' .mat."""
+    show: int = 0
+    """Print the first N points as a table. `relucert show` shows others later."""
     json: bool = False
-    """Print one line of JSON for every point and one for the summary, instead of a table."""
+    """Print JSON: a line for every point and one for the summary."""
 
 
 CONFIG = Attack
+COMMON = ("data", "p", "eps", "points", "method", "show")
+EXAMPLES = ("relucert attack runs/mnist-fc1-mmr-2 --p 2 --points 100",)
 
 
 def run(config: Attack) -> int:
-    """Attack with a progress bar, and print the table and the summary."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from relucert.cli._bar import followed
+    """Attack with a progress bar, and print the summary, and points on request."""
+    from relucert.cli._bar import followed, verdict_counts
+    from relucert.cli._points import line, next_step, print_points, print_table, verdicts_table
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
     task = AttackTask(plain)
-    found = Attacked.of(list(followed(task.records(), len(task), "attacking", hidden=config.json)))
+    records = followed(task.records(), len(task), "attacking", hidden=config.json, word=verdict_counts())
+    found = Attacked.of(list(records))
     if config.json:
         for record in found.records:
-            line = {"index": record.index, "label": record.label, "prediction": record.prediction}
-            facts = {"verdict": str(record.verdict), "distance": record.upper, "seconds": record.seconds}
-            print(json_format.dumps(line | facts))
+            print(json_format.dumps(line(record) | {"distance": record.upper}))
         summary = {
             name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in found.summary().items()
         }
-        print(json_format.dumps({"summary": summary}))
+        print(json_format.dumps({"summary": summary | {"records": str(plain.records)}}))
         return 0
     norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
-    within = "" if plain.eps is None else f" {plain.eps:.4g}"
-    table = Table(title=f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}", title_justify="left")
-    for heading in ("point", "label", "predicted", "verdict", "distance", "ms"):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right")
-    for record in found.records:
-        distance = "" if record.upper is None else f"{record.upper:.5f}"
-        table.add_row(
-            str(record.index), str(record.label), str(record.prediction), str(record.verdict), distance,
-            f"{1000 * (record.seconds or 0):.1f}",
-        )  # fmt: skip
-    Console().print(table)
-    ends = found.robust_error
-    error = "" if ends is None else f"robust error {ends[0]:.2%} to {ends[1]:.2%}, "
+    within = ", nearest examples" if plain.eps is None else f" {plain.eps:.4g}"
+    print(f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}: {len(task)} points, {found.seconds:.1f} s")
+    print_table(verdicts_table(found.records, found.points))
     print(
-        f"{found.falsified} of {found.points - found.misclassified} correctly classified points falsified "
-        f"({found.misclassified} misclassified), {error}mean distance {found.mean_distance:.5f}, median "
-        f"{found.median_distance:.5f}, {found.seconds:.1f} s"
+        f"{found.falsified} of {found.points - found.misclassified} correctly classified points falsified; distance of the "
+        f"examples: mean {found.mean_distance:.5f}, median {found.median_distance:.5f}"
     )
+    if found.robust_error is not None:
+        ends = found.robust_error
+        print(f"robust error {ends[0]:.2%} to {ends[1]:.2%}: an attack proves nothing about the points it leaves")
+    print_points(found.records, config.show)
     print(f"records: {plain.records}")
+    print(next_step(plain.records))
     return 0

@@ -203,3 +203,4 @@ def _numbers(values: list[float]) -> str:
 
 
 CONFIG = Data
+EXAMPLES = ("relucert data list", "relucert data info mnist")

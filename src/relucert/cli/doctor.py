@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json as json_format
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Check versions, threads and precision of torch, and measure the rounding of linear and convolutional layers."""
+    """Say what is installed and found, and check what proofs assume of torch: precision, and the rounding of layers."""
 
     json: bool = False
     """Print one JSON object instead of a table."""
 
 
 CONFIG = Doctor
+EXAMPLES = ("relucert doctor",)
+#: Packages that some methods need: what they do, the name of the distribution, and how to install it.
+PACKAGES = {
+    "HiGHS (mip)": ("highspy", "highspy"),
+    "SCIP (mip in l2)": ("pyscipopt", '"relucert[scip]"'),
+    "ONNX files": ("onnx", '"relucert[onnx]"'),
+    "onnxruntime": ("onnxruntime", '"relucert[onnx]"'),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ def run(config: Doctor) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="what proofs assume of the executing library", title_justify="left")
+    table = Table(title="this machine, and what proofs assume of it", title_justify="left")
     for heading in ("", "check", "found"):
         table.add_column(heading)
     for check in found:
@@ -47,6 +56,26 @@ def run(config: Doctor) -> int:
     return int(broken)
 
 
+def surroundings() -> list[Check]:
+    """Solvers, optional packages, data sets and the room on the disk."""
+    import shutil
+
+    from relucert.core.versions import installed
+    from relucert.data.folder import data_folder, locate
+    from relucert.data.specs import SPECS
+
+    found = [
+        Check(what, installed(name) or f"missing: pip install {extra}") for what, (name, extra) in PACKAGES.items()
+    ]
+    here = [spec.name for spec in SPECS.values() if spec.embedded or locate(spec.name, None).kind != "missing"]
+    folder = data_folder(None)
+    found.append(Check("data sets", f"{', '.join(here)} (others are fetched into {folder})"))
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    for what, where in (("free disk, data", existing), ("free disk, here", Path.cwd())):
+        found.append(Check(what, f"{shutil.disk_usage(where).free / 1e9:.1f} GB"))
+    return found
+
+
 def checks() -> list[Check]:
     """Everything that is looked at."""
     import torch
@@ -54,7 +83,7 @@ def checks() -> list[Check]:
     from relucert.core.versions import versions
     from relucert.networks.execution import flushes_denormals, reduced_precision, rounds_to_nearest, summation_errors
 
-    found = [Check(name, version) for name, version in versions().items()]
+    found = [Check(name, version) for name, version in versions().items()] + surroundings()
     found += [
         Check(
             "threads", f"{torch.get_num_threads()} inside operations, {torch.get_num_interop_threads()} between them"

@@ -16,19 +16,18 @@ class Evaluate(EvaluateConfig):
     """Test error, PGD robust error and the region theorem's figures of a network on a data set."""
 
     model: tyro.conf.Positional[Path]
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    """A run's folder, or a file: .safetensors, .onnx or the authors' .mat."""
     json: bool = False
-    """Print JSON instead of a table."""
+    """Print JSON instead of text."""
 
 
 CONFIG = Evaluate
+COMMON = ("data", "p", "eps", "points", "attack")
+EXAMPLES = ('relucert evaluate runs/mnist-fc1-mmr-inf --attack "pgd(steps=40, restarts=10)"',)
 
 
 def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
-    from rich.console import Console
-    from rich.table import Table
-
     from relucert.cli._bar import followed
     from relucert.evaluation.evaluate import EvaluateTask
 
@@ -38,20 +37,20 @@ def run(config: Evaluate) -> int:
     if config.json:
         print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
         return 0
-    table = Table(title=f"{plain.model} on {plain.data}", title_justify="left")
-    for heading in ("test error", "robust error", "points", "norm", "eps", "attack", "seconds"):
-        table.add_column(heading, justify="right" if heading not in ("attack",) else "left")
     norm = "l_inf" if result.p == float("inf") else f"l_{result.p:g}"
-    table.add_row(
-        f"{result.test_error:.2%}", f"{result.robust_error[0]:.2%} to {result.robust_error[1]:.2%}", str(result.points), norm,
-        f"{result.eps:.4g}", result.attack, f"{result.seconds:.1f}",
-    )  # fmt: skip
-    Console().print(table)
+    print(f"{plain.model} on {plain.data}, {norm} {result.eps:.4g}, {result.attack}, {result.seconds:.1f} s")
+    print(f"test error {result.test_error:.2%} of the whole test set")
+    proved = "the attack alone proves nothing" if result.regions is None else "the rest is proved by the region theorem"
+    print(
+        f"robust error {result.robust_error[0]:.2%} to {result.robust_error[1]:.2%} of the first {result.points} points: "
+        f"misclassified or falsified, and {proved}"
+    )
     if result.regions is not None:
         found = result.regions
         print(
-            f"region theorem: mean d_B {found.mean_d_b:.4g}, mean d_D {found.mean_d_d:.4g}; certified at {result.eps:.4g}: "
-            f"{found.certified:.2%} of the points; exact distance on {found.exact:.2%}"
+            f"linear regions: mean distance to the boundary of the region (d_B) {found.mean_d_b:.4g}, to the decision "
+            f"hyperplanes (d_D) {found.mean_d_d:.4g}; exact distance to the nearest change of decision on {found.exact:.2%}"
         )
     print(f"records: {plain.records}")
+    print(f"next: relucert certify {plain.model} --data {plain.data} --p {plain.norm:g} --eps {result.eps:.6g}")
     return 0

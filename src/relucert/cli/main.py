@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -9,18 +10,33 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-VERBS = {
-    "train": "train a network whose robustness can be proved",
-    "evaluate": "test error and robust error under an attack",
-    "certify": "verdicts at one radius: proved robust, or not",
-    "attack": "adversarial points, within a radius or as near as possible",
-    "radius": "proved radii of decisions, exact where possible",
-    "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",
-    "supports": "whether an ONNX and a VNN-LIB file can be verified",
-    "report": "one HTML page from records: tables, curves, every test point",
-    "data": "list, fetch and describe the data sets",
-    "doctor": "check what proofs assume of this machine and of torch",
+GROUPS = {
+    "networks": {
+        "train": "train a network whose robustness can be proved",
+        "sweep": "many training runs, ranked on held-out examples",
+        "certify": "verdicts at one radius: proved robust, or not",
+        "radius": "for every point an interval around its radius, exact where possible",
+        "attack": "adversarial points, within a radius or as near as possible",
+        "evaluate": "test error and robust error under an attack",
+    },
+    "what was found": {
+        "reproduce": "tables and figures of the paper, beside its own",
+        "report": "one HTML page: tables, curves, every test point",
+        "show": "points of records, by verdict, class or method",
+        "compare": "two evaluations side by side, and where they differ",
+        "merge": "one file of records from several",
+    },
+    "verification competition": {
+        "verify": "ONNX and VNN-LIB files: unsat, sat, unknown or timeout",
+        "supports": "whether an ONNX and a VNN-LIB file can be verified",
+    },
+    "this machine": {
+        "data": "list, fetch and describe the data sets",
+        "doctor": "versions, solvers, data, and what proofs assume of torch",
+    },
 }
+VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
+_HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in _HELP or arguments == ["help"]:
         print(_help())
         return 0 if arguments else 2
     if arguments[0] == "--version":
@@ -51,30 +67,64 @@ def run(arguments: list[str]) -> int:
 
         print(f"relucert {relucert.__version__}")
         return 0
-    verb, rest = arguments[0], arguments[1:]
+    full = arguments[0] == "help"
+    verb, rest = (arguments[1], arguments[2:]) if full else (arguments[0], arguments[1:])
     if verb not in VERBS:
         print(f"relucert: error: there is no verb {verb!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
         return 2
     from relucert.core.errors import RelucertError
 
     module: Any = importlib.import_module(f"relucert.cli.{verb}")
+    if full or any(argument in _HELP for argument in rest):
+        print(_help_of(verb, module, rest, full))
+        return 0
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            if verb == "train":
-                return module.run(_parse(verb, module.CONFIG, module.current_flags(rest), module.description()))
-            config = _parse(verb, module.CONFIG, rest)
-            if getattr(config, "device", "cpu") != "cpu":
-                from relucert.core.rounding import set_full_precision
-
-                set_full_precision(config.device.partition(":")[0])
-            return module.run(config)
+            return _run(verb, module, rest)
     except RelucertError as error:
-        print(f"relucert: error: {error}", file=sys.stderr)
-        return 2
+        return _fault(str(error))
     except KeyboardInterrupt as interrupt:
-        print(f"relucert: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"relucert: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        return _fault(
+            f"{error.filename or 'a file'} cannot be written: {error.strerror}; nothing that was stored is lost"
+        )
+
+
+def _run(verb: str, module: Any, arguments: list[str]) -> int:
+    """Parse the flags of a verb and run it."""
+    from relucert.cli._arguments import parse
+
+    adapt = getattr(module, "current_flags", None)
+    config = parse(verb, module.CONFIG, arguments if adapt is None else adapt(arguments))
+    device = getattr(config, "device", "cpu")
+    if verb != "train" and device != "cpu":
+        from relucert.core.rounding import set_full_precision
+
+        set_full_precision(device.partition(":")[0])
+    return module.run(config)
+
+
+def _help_of(verb: str, module: Any, arguments: list[str], full: bool) -> str:
+    """The help of a verb, or of one of its commands."""
+    from relucert.cli._help import commands, manual, screen, subcommands
+
+    kinds = subcommands(module.CONFIG)
+    if not kinds:
+        return manual(verb, module) if full else screen(verb, module)
+    kind = kinds.get(next((argument for argument in arguments if argument not in _HELP), ""))
+    return commands(verb, module) if kind is None else screen(f"{verb} {kind.__name__.lower()}", _Command(kind))
+
+
+class _Command:
+    """A command of a verb, such as `data list`, in the place of a module."""
+
+    def __init__(self, kind: type):
+        self.CONFIG = kind
 
 
 def _warn(message: Warning | str, *_: Any) -> None:
@@ -82,20 +132,23 @@ def _warn(message: Warning | str, *_: Any) -> None:
     print(f"relucert: warning: {message}", file=sys.stderr)
 
 
-def _parse(verb: str, kind: Any, arguments: list[str], description: str | None = None) -> Any:
-    """Parse the flags of a verb; --help and wrong flags exit here, the latter with code 2."""
-    import tyro
-
-    # A boolean flag such as --json has no --no- form.
-    config = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(kind, prog=f"relucert {verb}", description=description, args=arguments, config=config)
+def _fault(text: str) -> int:
+    print(f"relucert: error: {text}", file=sys.stderr)
+    return 2
 
 
 def _help() -> str:
     width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
-    return (
-        "usage: relucert VERB ...\n\nTrain ReLU classifiers whose robustness can be proved, and prove it.\n\n"
-        f"verbs:\n{verbs}\n\n`relucert VERB --help` explains every flag of a verb with its default; --version says which "
-        "relucert this is."
-    )
+    lines = ["usage: relucert VERB ...", "", "Train ReLU classifiers whose robustness can be proved, and prove it."]
+    for title, verbs in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {verb:<{width}}  {text}" for verb, text in verbs.items())]
+    return "\n".join(
+        [
+            *lines, "", "example: relucert train --data digits --scheme mmr --epochs 20 --out runs/mmr", "",
+            "relucert VERB --help   the flags of a verb, on a screen",
+            "relucert help VERB     all about them",
+            "relucert --version",
+            "Exit codes: 0 done, 1 a fault found or not supported, 2 wrong arguments or input,",
+            "130 interrupted, 141 the reader has closed the pipe.",
+        ]
+    )  # fmt: skip

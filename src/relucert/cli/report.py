@@ -15,10 +15,7 @@ from relucert.reports.config import ReportConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Report(ReportConfig):
-    """Write one HTML page about records: how much is proved, by what, and every test point. It needs no network.
-
-    Example: relucert report runs/plain runs/mmr -o report.html
-    """
+    """Write one HTML page about records: how much is proved, by what, and every test point."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders or .jsonl files of records: one network, or several to compare."""
@@ -29,6 +26,8 @@ class Report(ReportConfig):
 
 
 CONFIG = Report
+COMMON = ("out", "title", "eps")
+EXAMPLES = ("relucert report runs/plain runs/mmr -o report.html",)
 
 
 def run(config: Report) -> int:

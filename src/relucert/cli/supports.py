@@ -19,6 +19,7 @@ class Supports:
 
 
 CONFIG = Supports
+EXAMPLES = ("relucert supports net.onnx prop.vnnlib",)
 
 
 def run(config: Supports) -> int:

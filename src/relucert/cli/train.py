@@ -37,10 +37,8 @@ PARAMETERS = {
 
 
 def description() -> str:
-    """The help text above the flags: all schemes with their parameters."""
+    """The text above the flags in `relucert help train`: all schemes with their parameters."""
     lines = [
-        "Train a network, or go on with a run that was stopped in the same folder.",
-        "",
         'Schemes, as a name or with parameters: --scheme "mmr(lam=2, gamma_b=0.1)".',
         "Other parameters have the paper's values for data, network and norm.",
     ]
@@ -56,15 +54,20 @@ def description() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainConfig):
-    """The flags of `relucert train`."""
+    """Train a network, or go on with a run that was stopped in the same folder."""
 
     scheme: str = "plain"
-    """Training scheme: a name, or a name with parameters, as listed above."""
+    """Training scheme, such as plain, at, mmr, mmr+at, kw. `relucert help train` lists all of them with their parameters."""
     json: bool = False
     """Print the last evaluation as JSON, and no progress."""
 
 
 CONFIG = Train
+COMMON = ("data", "model", "scheme", "p", "eps", "epochs", "out")
+EXAMPLES = (
+    "relucert train --data mnist --model fc1 --scheme mmr --p 2 --epochs 20",
+    'relucert train --data digits --scheme "mmr(lambda=2, gamma_B=0.1)" --out runs/mmr',
+)
 
 
 def current_flags(arguments: list[str]) -> list[str]:
@@ -114,18 +117,23 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.training.loop import train
-    from relucert.training.progress import Terminal, Watcher
+    from relucert.training.progress import ERROR_OF, Terminal, Watcher
+    from relucert.training.ranks import process_group
 
     plain = TrainConfig(**{field.name: getattr(config, field.name) for field in fields(TrainConfig)})
-    done = train(plain, Watcher() if config.json else Terminal())
+    with process_group() as ranks:
+        done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+    if ranks.rank > 0:  # the first of several processes has the folder, and speaks
+        return 0
     if config.json:
         print(json_format.dumps({"folder": str(done.folder), **done.last}))
         return 0
     last = done.last
     if last:
-        print(f"test error {last['test_error']:.2%}", end="")
+        print(", ".join(f"{name.replace('_', ' ')} {last[name]:.2%}" for name in ERROR_OF if name in last), end="")
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()
-    print(f"the network is in {done.folder}; evaluate it with: relucert evaluate {done.folder}")
+    print(f"network: {done.folder}")
+    print(f"next: relucert certify {done.folder}   (or evaluate, radius, attack; data, norm and radius are known)")
     return 0

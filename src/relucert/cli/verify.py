@@ -32,6 +32,11 @@ class Verify:
 
 
 CONFIG = Verify
+COMMON = ("timeout", "counterexample")
+EXAMPLES = (
+    "relucert verify net.onnx prop.vnnlib --timeout 116",
+    "relucert verify --instances list.csv --out results.csv",
+)
 SECONDS = 300.0
 
 

@@ -64,12 +64,28 @@ class RunError(RelucertError, RuntimeError):
     """A training run cannot start or continue: its folder is in use or holds another run, or the loss is not finite."""
 
 
+class Diverged(RunError):
+    """The loss of a training run is not finite."""
+
+
+class ClusterError(RelucertError, ConnectionError):
+    """The scheduler of a cluster cannot be reached, or its workers are gone or cannot do the work."""
+
+
+class Lost(RunError):
+    """The worker that had a call, or the scheduler that knew of it, is gone: the call can be made again."""
+
+
 class Contradiction(RelucertError, ArithmeticError):
     """A proved bound and a witness contradict each other: a bug in relucert, reported instead of an answer."""
 
 
 class FileAccessError(RelucertError, OSError):
     """A file or folder cannot be read or written."""
+
+
+class FileInUse(FileAccessError):
+    """A file has another writer."""
 
 
 class MissingExtra(RelucertError, ImportError):

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from relucert.core.errors import InvalidInput
 
+CLOCK = "stopped by the clock: "
+"""What the method of an UNKNOWN answer begins with where the clock ended its search."""
+
 
 class Verdict(StrEnum):
     """ROBUST is proved, VULNERABLE has a counterexample, MISCLASSIFIED is wrong at the input itself; all else is UNKNOWN.

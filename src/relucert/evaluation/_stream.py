@@ -3,13 +3,19 @@
 A `Task` is the question of a configuration, with the network and the points it is about.
 
 Pieces depend on the numbers of points alone, so that a run which was stopped anywhere and started again evaluates the same
-pieces as one that was not. What the store has already is not evaluated again.
+pieces as one that was not, wherever they are evaluated (`executors`). What the store has already is not evaluated again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+import math
+import time
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,16 +25,19 @@ from relucert.core.errors import InvalidInput
 from relucert.core.versions import versions
 from relucert.data import Dataset, dataset
 from relucert.evaluation.config import PointsConfig
+from relucert.evaluation.executors.choice import executor_of
+from relucert.evaluation.executors.executor import Executor
 from relucert.interop.loading import load
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
 from relucert.records.question import Facts, Question, save
 from relucert.records.record import Record, content_digest
 from relucert.records.store import RecordStore
+from relucert.verification.certify import workers_beside
 from relucert.verification.inspection import inspect
 
-#: `solve(x, y, piece)` yields the position in x and the facts of every point, each as soon as it is known.
-Solve = Callable[[Tensor, Tensor, int], Iterator[tuple[int, Facts]]]
+#: The index of a point, and what was found out about it.
+Found = tuple[int, Facts]
 Config = TypeVar("Config", bound=PointsConfig)
 
 
@@ -70,7 +79,8 @@ def _normalised(net: Network, config: PointsConfig) -> Network:
 class Task(Generic[Config]):
     """The question of a configuration, with the network and the points it is about; its length is the number of points.
 
-    Subclasses set `question`, and say in `_solve` what a method finds out about some points.
+    Subclasses set `question`, and say in `_solve` what a method finds out about some points. `part` is a task about some of the
+    points, to be sent to another process: `numbers` has the indices of its points.
     """
 
     question: Question
@@ -82,16 +92,62 @@ class Task(Generic[Config]):
         x, y = x[: config.points], self.points.y[: config.points]
         self.contents = [content_digest(*pair) for pair in zip(x.numpy(), y.tolist(), strict=True)]
         self.x, self.y = x.to(self.net.device, self.net.dtype), y.to(self.net.device)
+        self.numbers = list(range(len(x)))
+        workers_beside(self.net.device, config.workers)
+        if config.scheduler is not None and self.net.device.type != "cpu":
+            raise InvalidInput(
+                f"scheduler must be left out for a network on {self.net.device.type}, got {config.scheduler!r}"
+            )
 
     def __len__(self) -> int:
         return len(self.x)
 
+    def part(self, places: Tensor) -> Self:
+        """The task about the points in some places alone: it has no other points."""
+        task, chosen = copy(self), places.tolist()
+        task.points = self.points._replace(x=self.points.x[:0], y=self.points.y[:0])
+        task.question = replace(self.question, contents=[])
+        task.x, task.y = self.x[places], self.y[places]
+        task.contents, task.numbers = ([values[i] for i in chosen] for values in (self.contents, self.numbers))
+        return task
+
     @torch.no_grad()
-    def records(self) -> Generator[Record, None, None]:
-        """The records of all points in order; new ones are stored as they come."""
-        with RecordStore(self.config.records, writable=True) as store:
+    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
+        """The records of all points in order, or `only` of these; new ones are stored as they come."""
+        with self.executor() as executor, RecordStore(self.config.records, writable=True) as store:
             self._inspect(store)
-            yield from stream(self.question, self.x, self.y, store, self._solve, self.config.batch)
+            yield from self._stream(store, executor, only)
+
+    def executor(self) -> Executor:
+        """Where the configuration wants points to be worked on."""
+        return executor_of(self.config.workers, self.config.scheduler)
+
+    def _stream(
+        self, store: RecordStore, executor: Executor, only: Collection[int] | None
+    ) -> Generator[Record, None, None]:
+        """The records of the points in order; a batch with a point that has none is evaluated, and stored as answers come.
+
+        Batches are evaluated as a whole, whichever of their points have records: an answer may depend on the others.
+        """
+        chosen = frozenset(self.numbers if only is None else only)
+        keys = {index: self.question.record(index).key for index in self.numbers if index in chosen}
+        batches = torch.arange(len(self)).split(self.config.batch)
+        known, waiting, order, next_ = versions(), [], list(keys.values()), 0
+        for places in batches:
+            wanted = [keys[index] for index in (self.numbers[i] for i in places.tolist()) if index in keys]
+            if not all(key in store for key in wanted):
+                waiting.append(places)
+        if waiting:
+            share = Share(self)
+            with closing(executor.answers(share, torch.cat(waiting), self.config.batch, fixed=True)) as answers:
+                for index, facts in answers:
+                    if index in keys:
+                        save(self.question, store, index, facts, known)
+                    while next_ < len(order) and order[next_] in store:
+                        yield store.record(order[next_])
+                        next_ += 1
+        for key in order[next_:]:
+            yield store.record(key)
 
     def _inspect(self, store: RecordStore) -> None:
         """Check the counterexamples of what is there already, and say which records cannot be used."""
@@ -101,9 +157,36 @@ class Task(Generic[Config]):
         """The question about all points, in a ball by a method."""
         return Question(digest(self.net), self.points.data, "test", ball, method, self.contents)
 
-    def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[tuple[int, Facts]]:
-        """The position and the facts of every point of a piece, each as soon as it is known."""
+    @torch.no_grad()
+    def solve(self, places: Tensor, deadline: float) -> Iterator[Found]:
+        """The index and the facts of the points in some places, which are a batch, each as soon as it is known."""
+        batch = self.numbers[int(places[0])] // self.config.batch
+        for place, facts in self._solve(self.x[places], self.y[places], batch):
+            yield self.numbers[int(places[place])], facts
+
+    def _solve(self, x: Tensor, y: Tensor, piece: int) -> Iterator[Found]:
+        """The position in x and the facts of every point of batch number `piece`, each as soon as it is known."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """The work of a task on some of its points, here or elsewhere; none after the deadline, a time of this machine's clock."""
+
+    task: Task[Any]
+    deadline: float = math.inf
+
+    def __call__(self, places: Tensor) -> Iterator[Found]:
+        return self.task.solve(places, self.deadline)
+
+    def part(self, places: Tensor) -> Callable[[], Iterator[Found]]:
+        """The work on these points, in another process; the deadline is one of the time of day there."""
+        return partial(_elsewhere, self.task.part(places), self.deadline - time.monotonic() + time.time())
+
+
+def _elsewhere(task: Task[Any], deadline: float) -> Iterator[Found]:
+    """The work on all points of a task that has come from another process."""
+    return task.solve(torch.arange(len(task)), deadline - time.time() + time.monotonic())
 
 
 def _check_fit(net: Network, data: Dataset) -> None:
@@ -114,18 +197,3 @@ def _check_fit(net: Network, data: Dataset) -> None:
             f"model takes inputs {net.input_shape} and has {net.classes} classes, but data {data.name!r} has inputs "
             f"{data.input_shape} and {data.classes} classes"
         )
-
-
-def stream(
-    question: Question, x: Tensor, y: Tensor, store: RecordStore, solve: Solve, batch: int
-) -> Iterator[Record]:  # fmt: skip
-    """The records of all points `(points, *input)` in order; new answers are stored as they come."""
-    known = versions()
-    for piece, indices in enumerate(torch.arange(len(x)).split(batch)):
-        numbers = indices.tolist()
-        keys = [question.record(index).key for index in numbers]
-        if not all(key in store for key in keys):
-            for place, facts in solve(x[indices], y[indices], piece):
-                save(question, store, numbers[place], facts, known)
-        for key in keys:
-            yield store.record(key)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,18 +15,17 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.rounding import require_full_precision
-from relucert.core.verdict import Reason
 from relucert.core.versions import versions
-from relucert.evaluation._stream import Task
+from relucert.evaluation._stream import Found, Share, Task
 from relucert.evaluation.config import CertifyConfig
-from relucert.records.question import Facts, save
+from relucert.records.answers import decider
+from relucert.records.question import save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
-from relucert.verification.certify import decide, workers_beside
-from relucert.verification.recorded import AS_EXECUTED, certify_text, facts_of
+from relucert.verification.certify import decide
+from relucert.verification.recorded import certify_text, facts_of
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
-from relucert.verification.verifier import CLOCK, Query, batches
-from relucert.verification.workers import answers
+from relucert.verification.verifier import Query, batches
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class CertifyTask(Task[CertifyConfig]):
         )
 
     @torch.no_grad()
-    def records(self, only: Sequence[int] | None = None) -> Generator[Record, None, None]:
+    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
         """The records that are there already, then new ones as points are decided; all are stored before they are yielded.
 
         Points that are open when `run_timeout` is over have no record. With `only` the other points are left out.
@@ -104,25 +102,22 @@ class CertifyTask(Task[CertifyConfig]):
         deadline = math.inf if config.run_timeout is None else time.monotonic() + config.run_timeout
         points, known = range(len(self)) if only is None else only, versions()
         keys = {index: self.question.record(index).key for index in points}
-        with RecordStore(config.records, writable=True) as store:
+        with self.executor() as executor, RecordStore(config.records, writable=True) as store:
             self._inspect(store)
             missing = torch.tensor([index for index, key in keys.items() if key not in store], dtype=torch.long)
             for key in [key for key in keys.values() if key in store]:
                 yield store.record(key)
-            for index, facts in self._answers(missing, deadline):
-                yield save(self.question, store, index, facts, known)
+            share, most = Share(self, deadline), batches(self.verifier)
+            with closing(executor.answers(share, missing, config.batch, most)) as answers:
+                for index, facts in answers:
+                    yield save(self.question, store, index, facts, known)
 
-    def _answers(self, missing: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
-        """The facts of points that have no record, by this process or by workers."""
-        solve, config = partial(self.solve, deadline=deadline), self.config
-        workers = workers_beside(self.x.device, config.workers)
-        return answers(solve, missing, config.batch, workers, batches(self.verifier))
-
-    def solve(self, indices: Tensor, deadline: float) -> Iterator[tuple[int, Facts]]:
-        """The index and the facts of some points, each as soon as it is decided; none after the deadline."""
+    @torch.no_grad()
+    def solve(self, places: Tensor, deadline: float) -> Iterator[Found]:
+        """The index and the facts of the points in some places, each as soon as it is decided; none after the deadline."""
         if time.monotonic() >= deadline:
             return
-        x, y = self.x[indices], self.y[indices]
+        x, y = self.x[places], self.y[places]
         self.net.check(x, y)
         self.net.require_eval("a certificate")
         require_full_precision(self.x, "a certificate")
@@ -132,9 +127,9 @@ class CertifyTask(Task[CertifyConfig]):
         query = replace(Query.of(self.net, x, y, self.ball, batch=self.config.batch), strict=strict)
         budget = budget_of(self.method, self.config.timeout, VERDICT_SECONDS, deadline)
         for found in decide(query, self.verifier, budget, self.config.batch):
-            index = int(indices[found.index])
+            place = int(places[found.index])
             facts = facts_of(found, int(y[found.index]), predicted[found.index])
-            yield index, facts | {"content": self.contents[index]}  # workers read the data themselves
+            yield self.numbers[place], facts | {"content": self.contents[place]}  # workers read the data themselves
 
 
 def verdicts(config: CertifyConfig) -> Verdicts:
@@ -142,28 +137,3 @@ def verdicts(config: CertifyConfig) -> Verdicts:
     task = CertifyTask(config)
     with closing(task.records()) as records:
         return Verdicts.of(records, len(task))
-
-
-def decider(record: Record) -> str:
-    """The name of the method that decided, or in a word why the point is undecided."""
-    if record.verdict != Verdict.UNKNOWN:
-        return method_name(record)
-    if record.claim:
-        return f"robust on the word of {record.claim}"
-    return f"undecided ({why(record) or method_name(record)})"
-
-
-def method_name(record: Record) -> str:
-    """The name of the method that decided, or was the last to try."""
-    return _by(record).removeprefix(CLOCK).partition("(")[0].partition(AS_EXECUTED)[0].partition(" in ")[0]
-
-
-def why(record: Record) -> str:
-    """Why a point is undecided, in a word of `Reason`; "" if no word says it."""
-    if _by(record).startswith(CLOCK):
-        return Reason.TIME
-    return record.reason if record.reason and record.reason in list(Reason) else ""
-
-
-def _by(record: Record) -> str:
-    return record.by or record.method.removeprefix("certify by ")

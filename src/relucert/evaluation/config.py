@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from relucert.core.errors import InvalidInput
+from relucert.evaluation.executors.choice import check_choice
 from relucert.training.config import TrainConfig
 from relucert.training.recipes import OWN, UNION, default_eps
 
@@ -32,26 +33,31 @@ class PointsConfig:
     """A question about a network and the test points of a data set."""
 
     model: Path
-    """A run's folder, a .safetensors checkpoint or the authors' .mat file."""
+    """A run's folder, or a file: .safetensors, .onnx or the authors' .mat."""
     data: str = ""
-    """digits, mnist, fmnist, gts or cifar10; or your own: a folder of images, FILE.npz, X.npy,Y.npy or FILE.csv. The test set
-    is used. By default what the run was trained on."""
+    """A data set by name, or your own by its path. Names: digits, mnist, fmnist, gts, cifar10. Paths: a folder of images,
+    FILE.npz, X.npy,Y.npy or FILE.csv. The test set is used. By default what the run was trained on."""
     p: float | None = None
-    """The norm of the perturbations: a number >= 1, or inf; by default that of the run, else inf."""
+    """Norm of the perturbations: a number >= 1, or inf. By default that of the run, else inf."""
     input_shape: tuple[int, ...] | None = None
-    """The shape to which your own images are converted: channels, height, width; by default that of the files."""
+    """Channels, height, width of your own images. They are converted to this shape; by default they keep that of the files."""
     mean: tuple[float, ...] | None = None
-    """What the network expects to be subtracted from inputs, one number or one for each channel; by default nothing."""
+    """What the network expects to be subtracted from inputs. One number, or one for each channel; by default nothing."""
     std: tuple[float, ...] | None = None
-    """What the network expects inputs to be divided by after that, one number or one for each channel; by default nothing."""
+    """What the network expects inputs to be divided by. After `mean`; one number, or one a channel; by default nothing."""
     points: int | None = 100
-    """How many test points, from the first; None for all."""
+    """How many test points, from the first; None: all."""
     batch: int = 100
     """Points worked on together."""
     device: str = "cpu"
-    """Where the network is evaluated: cpu, or an accelerator of torch such as cuda."""
+    """cpu, or an accelerator of torch such as cuda."""
+    workers: int | None = None
+    """Processes on this machine that share the points. Each has one thread. None: this process; `certify` starts as many as
+    torch has threads where that is faster."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler, tcp://HOST:8786. Its workers share the points."""
     out: Path | None = None
-    """Where the records go, a .jsonl file; by default beside the model. What is there already is not done again."""
+    """Where the records go, a .jsonl file. By default beside the model. What is there already is not done again."""
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -65,6 +71,7 @@ class PointsConfig:
         for name, holds, rule in self.rules():
             if not holds:
                 raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+        check_choice(self.workers, self.scheduler)
 
     def rules(self) -> Rules:
         """What must hold: the names of parameters, whether it does, and how it is said."""
@@ -101,8 +108,8 @@ class JudgedConfig(PointsConfig):
     """A question about one radius, for which the paper has a default."""
 
     eps: float | None = None
-    """The radius of the perturbations in pixels; by default that of the run in its own norm, else the paper's for the data
-    set and the norm."""
+    """Radius of the perturbations in pixels. By default that of the run in its own norm, else the paper's for the data set
+    and the norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,11 +147,12 @@ class EvaluateConfig(JudgedConfig):
     """Test error and PGD robust error of a network on a data set."""
 
     points: int | None = 1000
-    """How many test points are attacked, from the first; the test error is of all of them."""
+    """How many test points are attacked, from the first. The test error is of all of them."""
     attack: str = "pgd"
-    """The attack, with parameters if wanted: "pgd(steps=40, restarts=10)"."""
+    """The attack, such as "pgd(steps=40, restarts=10)". Attacks: pgd, apgd."""
     regions: bool = True
-    """Also mean d_B and d_D, and the share of points that the region theorem certifies at eps."""
+    """Also mean d_B and d_D, and the share of points that the region theorem certifies at eps. --no-regions: leave out what
+    the linear regions say."""
     batch: int = 500
     """Points attacked together."""
 
@@ -154,19 +162,22 @@ class RadiusConfig(PointsConfig):
     """Proved radii of a network's decisions on a data set's test points."""
 
     method: str = "auto"
-    """The method, with parameters if wanted; auto: what proves most for its cost, and the attack best."""
+    """The method, such as "region(regions=100)" or crown. With parameters if wanted; auto: what proves most for its cost, and
+    the attack best."""
     attack: str | None = None
-    """An attack whose points bound radii from above, besides the method's own: best, cw, ddn, fab, region; or none."""
+    """An attack for the upper ends: best, cw, ddn, fab, region, none. Its points bound radii from above, besides those that the
+    method finds itself."""
     tol: float = 0.01
-    """The relative width to which bab and auto narrow intervals."""
+    """Relative width to which bab and auto narrow intervals."""
     timeout: float | None = None
-    """Seconds that a point may cost, its share of its batch's. None: 5 for auto, and no limit for other methods."""
+    """Seconds that a point may cost. Its share of its batch's. None: 5 for auto, and no limit for other methods."""
     box: bool = True
-    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
     labels: bool = True
-    """Ask about the label (a misclassified point has radius 0); --no-labels: about the predicted class."""
+    """Ask about the label; a misclassified point has radius 0. --no-labels: ask about the predicted class, not the label."""
     arithmetic: Literal["real", "executed"] = "real"
-    """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
+    """What a proof must cover. With `real` real arithmetic with the stored weights, with `executed` also the network as it runs
+    in its dtype, with its rounding."""
 
     def rules(self) -> Rules:
         return [
@@ -182,25 +193,24 @@ class CertifyConfig(JudgedConfig):
     """Verdicts about a network's decisions on a data set's test points, at one radius."""
 
     method: str = "auto"
-    """The method, with parameters if wanted: region, ibp, kw, crown, "alpha(steps=50)", lipschitz, sdp, moments, bab, mip;
-    auto: one after the other, until every point is decided."""
+    """auto, or one method such as crown, "alpha(steps=50)", bab. Methods: region, ibp, kw, crown, alpha, lipschitz, sdp,
+    moments, bab, mip, with parameters if wanted; auto: one after the other, until every point is decided."""
     timeout: float | None = None
-    """Seconds that a point may cost, its share of its batch's; what is undecided by then is unknown. None: 60 for auto, and no
+    """Seconds that a point may cost. Its share of its batch's; what is undecided by then is unknown. None: 60 for auto, and no
     limit for other methods."""
     run_timeout: float | None = None
-    """Seconds for all points together; what is undecided by then has no record, and the next run goes on there. None: no
+    """Seconds for all points together. What is undecided by then has no record, and the next run goes on there. None: no
     limit."""
-    workers: int | None = None
-    """Single-threaded processes that share the points. None: as many as torch has threads where that is faster."""
     points: int | None = 1000
-    """How many test points, from the first; None for all."""
+    """How many test points, from the first; None: all."""
     box: bool = True
-    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
     arithmetic: Literal["real", "executed"] = "real"
-    """What a proof must cover: real arithmetic with the stored weights; executed: also the network as it runs in its dtype."""
+    """What a proof must cover. With `real` real arithmetic with the stored weights, with `executed` also the network as it runs
+    in its dtype, with its rounding."""
     union: str | None = None
-    """Several balls instead of p and eps, as norm:radius pairs such as "inf:0.1,2:0.3,1:1": a point is robust if it is in all
-    of them; published: those that MMR-Universal is evaluated at."""
+    """Several balls, such as "inf:0.1,2:0.3,1:1". Pairs of norm and radius instead of p and eps: a point is robust if it is in
+    all of them; published: those that MMR-Universal is evaluated at."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,7 +228,6 @@ class CertifyConfig(JudgedConfig):
     def rules(self) -> Rules:
         return [
             *super().rules(),
-            ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
             _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),
@@ -230,14 +239,14 @@ class AttackConfig(PointsConfig):
     """Points that change a network's decisions near a data set's test points: within eps, or as near as possible."""
 
     eps: float | None = None
-    """The radius of the perturbations in pixels; by default there is none, and the smallest perturbations are looked for."""
+    """Radius of the perturbations in pixels. By default there is none, and the smallest perturbations are looked for."""
     method: str | None = None
-    """The attack, with parameters if wanted: pgd or apgd (the default) within eps; cw, ddn, fab, region or best (the
-    default) for the smallest perturbations."""
+    """The attack, such as "pgd(steps=40)", fab or best. Within eps pgd or apgd (the default); for the smallest perturbations
+    cw, ddn, fab, region or best (the default)."""
     box: bool = True
-    """Only images with pixels in [0, 1] count; --no-box: all inputs do."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
     labels: bool = True
-    """Attack the label (a misclassified point has distance 0); --no-labels: the predicted class."""
+    """Attack the label; a misclassified point has distance 0. --no-labels: attack the predicted class, not the label."""
 
     def rules(self) -> Rules:
         return [*super().rules(), _radius_rule(self.eps)]

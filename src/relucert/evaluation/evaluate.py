@@ -161,7 +161,7 @@ def _regions(task: EvaluateTask, config: EvaluateConfig) -> Regions:
     proved = radii(
         RadiusConfig(
             model=config.model, data=config.data, p=config.norm, points=len(task), method=THEOREM, attack=None,
-            batch=config.batch, out=config.records,
+            batch=config.batch, out=config.records, workers=config.workers, scheduler=config.scheduler,
         ),
         task.points,
     )  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,18 +16,17 @@ from relucert.evaluation.exhibits import local_data, logits, networks, slice_vie
 from relucert.networks.network import Network
 from relucert.records.atomic import write_atomically
 from relucert.records.record import Verdict, content_digest
-from relucert.records.store import RecordStore
 from relucert.reports.config import ReportConfig
 from relucert.reports.intervals import Point, Subject, subjects
 from relucert.reports.page import ShownData, ShownSlice, ShownSubject, page
+from relucert.reports.sources import named_stores
 
-RECORDS = "records.jsonl"
 _SLACK = 1e-5  # stored distances are rounded up, and may be those of float32
 
 
 def report(config: ReportConfig, callback: Callable[[int, int], None] | None = None) -> list[Subject]:
     """Write the page and return what it is about; `callback(done, total)` is called as networks are done."""
-    found = subjects(_stores(config.sources), config.eps)
+    found = subjects(named_stores(config.sources), config.eps)
     if not found:
         raise InvalidInput(f"sources must hold records, got none in {', '.join(map(str, config.sources))}")
     nets = networks([*config.sources, *config.networks])
@@ -48,23 +46,6 @@ def report(config: ReportConfig, callback: Callable[[int, int], None] | None = N
             callback(number, len(found))
     write_atomically(config.out, page(config.title, kept, data, shown))
     return kept
-
-
-def _stores(sources: Sequence[Path]) -> list[tuple[str, RecordStore]]:
-    """The stores of runs and files, with names that tell them apart."""
-    files = [path / RECORDS if path.is_dir() else path for path in sources]
-    for path, file in zip(sources, files, strict=True):
-        if not file.is_file():
-            raise InvalidInput(f"sources must be run folders with {RECORDS} or files of records, got {str(path)!r}")
-    names = [
-        file.resolve().parent.name
-        if file.name == RECORDS
-        else file.name.removesuffix(".jsonl").removesuffix(".records")
-        for file in files
-    ]
-    several = {name for name in names if names.count(name) > 1}
-    shown = [str(path) if name in several else name for path, name in zip(sources, names, strict=True)]
-    return [(name, RecordStore(file)) for name, file in zip(shown, files, strict=True)]
 
 
 def _data(name: str, about: Sequence[Subject], config: ReportConfig, shape: tuple[int, ...] | None) -> ShownData:

@@ -26,7 +26,7 @@ from relucert.reports.trained import Ladder, Protocol, TrainedNetwork
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 from relucert.training.progress import Terminal
-from relucert.training.recipes import default_eps
+from relucert.training.recipes import RECIPES, default_eps
 from relucert.training.run import MODEL_FILE
 from relucert.training.schemes.bounded import BoundedTraining
 
@@ -96,8 +96,9 @@ def command(config: TrainConfig) -> str:
         f"--{name} {value:g}" for name, value in (given | {"crop": config.crop}).items() if value is not None
     )
     text = f'"{config.scheme}"' if "(" in str(config.scheme) else config.scheme
+    recipe = "" if config.recipe == RECIPES[0] else f"--recipe {config.recipe} "
     return (
-        f"relucert train --data {config.data} --model {config.model} --scheme {text} --p {config.p:g} {more} "
+        f"relucert train --data {config.data} --model {config.model} --scheme {text} --p {config.p:g} {recipe}{more} "
         f"--out {config.folder}"
     )
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, overload
 
-from relucert.core.errors import FileAccessError
+from relucert.core.errors import FileAccessError, FileInUse
 
 try:
     import fcntl
@@ -97,7 +97,7 @@ class AppendFile:
         try:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FileAccessError(
+            raise FileInUse(
                 f"{self.path} is being written by someone else: wait until they close it, or write another file and "
                 "merge the two"
             ) from error

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from relucert.core.errors import RecordConflict
+from relucert.core.verdict import CLOCK
+from relucert.records.answers import method_of
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
 
@@ -23,7 +25,8 @@ from relucert.records.store import RecordStore
 EXACT = 1e-4
 _SLACK = 1e-5  # stored distances of counterexamples are rounded up
 _BOUNDS = {"ibp", "kw", "crown", "alpha", "lipschitz", "sdp", "moments"}  # methods without counterexamples of their own
-_CLOCK = "stopped by the clock: "
+#: What the method of a record says that is not about the label.
+ABOUT_PREDICTION = ", about the predicted class"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +129,25 @@ def summary(subject: Subject, eps: float | None = None) -> Summary:
     )
 
 
-def subjects(stores: Iterable[tuple[str, RecordStore]], eps: float | None = None) -> list[Subject]:
+def subjects(
+    stores: Iterable[tuple[str, RecordStore]],
+    eps: float | None = None,
+    *,
+    chosen: Callable[[Record], bool] = lambda record: True,
+    labels: bool = True,
+) -> list[Subject]:
     """All networks, data sets and norms in named stores, in the order of the stores; `eps` overrides where they are judged.
 
-    Records that contradict each other (a proof beyond a counterexample) are a `RecordConflict`.
+    `chosen` says which records count, by default all. With `labels` False intervals are about the predicted class, so that no
+    point is misclassified: records about the label of a point that is do not count then. Records that contradict each other (a
+    proof beyond a counterexample) are a `RecordConflict`.
     """
     groups: dict[tuple[Any, ...], list[tuple[Record, RecordStore]]] = defaultdict(list)
     names: dict[tuple[Any, ...], str] = {}
     for name, store in stores:
         for record in store.records():
+            if not chosen(record) or (not labels and _is_wrong(record) and ABOUT_PREDICTION not in record.method):
+                continue
             key = (record.model, record.data, record.split, float(record.ball["p"]), _hashable(record.ball["box"]))
             names.setdefault(key, name)
             groups[key].append((record, store))
@@ -142,26 +155,14 @@ def subjects(stores: Iterable[tuple[str, RecordStore]], eps: float | None = None
     for key, name in names.items():
         models[name].add(key[0])
     return [
-        _subject(names[key] if len(models[names[key]]) == 1 else f"{names[key]} {key[0][:8]}", key, found, eps)
+        _subject(names[key] if len(models[names[key]]) == 1 else f"{names[key]} {key[0][:8]}", key, found, eps, labels)
         for key, found in groups.items()
     ]
 
 
-def method_of(record: Record) -> str:
-    """The name of the method that decided a record, without parameters.
-
-    >>> from relucert.records.record import ball_fields
-    >>> fields = dict(model="5f1e", data="digits", split="test", index=0, ball=ball_fields(2, 0.1))
-    >>> method_of(Record(**fields, method="certify by alpha(steps=50) in 5 s"))
-    'alpha'
-    >>> method_of(Record(**fields, method="radius by region(regions=5) and fab(steps=20)"))
-    'region'
-    """
-    text = record.by or re.sub(r"^(certify|radius|smallest) by ", "", record.method)
-    return re.split(r"[(,]| as executed| in | and | to ", text.removeprefix(_CLOCK))[0]
-
-
-def _subject(name: str, key: tuple[Any, ...], found: list[tuple[Record, RecordStore]], eps: float | None) -> Subject:
+def _subject(
+    name: str, key: tuple[Any, ...], found: list[tuple[Record, RecordStore]], eps: float | None, labels: bool
+) -> Subject:
     model, data, split, p, box = key
     radii = Counter(float(record.ball["eps"]) for record, _ in found if math.isfinite(float(record.ball["eps"])))
     proofs = Counter(float(r.ball["eps"]) for r, _ in found if _is_certify(r) and math.isfinite(float(r.ball["eps"])))
@@ -179,16 +180,16 @@ def _subject(name: str, key: tuple[Any, ...], found: list[tuple[Record, RecordSt
     return Subject(
         name=name, model=model, data=data, split=split, p=p, box=list(box) if isinstance(box, tuple) else box,
         eps=judged, radii=tuple(sorted(radii)),
-        points=tuple(_point(current[index], judged, name) for index in sorted(current)),
+        points=tuple(_point(current[index], judged, name, labels) for index in sorted(current)),
         seconds=dict(sorted(seconds.items(), key=lambda pair: -pair[1])), outdated=len(found) - len(used),
         searched=any(math.isinf(float(record.ball["eps"])) for record in used),
     )  # fmt: skip
 
 
-def _point(every: Sequence[tuple[Record, RecordStore]], eps: float, name: str) -> Point:
+def _point(every: Sequence[tuple[Record, RecordStore]], eps: float, name: str, labels: bool) -> Point:
     """One point from all its records."""
     first = every[0][0]
-    wrong = [_is_wrong(record) for record, _ in every]
+    wrong = [labels and _is_wrong(record) for record, _ in every]
     known = {record.prediction for record, _ in every if record.prediction is not None}
     if any(wrong) != all(wrong) or len(known) > 1:
         raise RecordConflict(f"records of {name}, point {first.index}, have several predictions: {sorted(known)}")
@@ -207,7 +208,7 @@ def _point(every: Sequence[tuple[Record, RecordStore]], eps: float, name: str) -
         if at == eps and record.margin is not None and (margin is None or record.margin > margin):
             margin = record.margin
         if at == eps and _is_certify(record) and record.verdict is Verdict.UNKNOWN:
-            timed = (record.by or "").startswith(_CLOCK)
+            timed = (record.by or "").startswith(CLOCK)
             reason = "time" if timed else record.reason
     if lower > upper * (1 + _SLACK):
         raise RecordConflict(

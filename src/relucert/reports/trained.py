@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relucert.reports._markdown import ball, percent, table
-from relucert.reports._published import TABLE_1
+from relucert.reports.published import TABLE_1, Key
 
 #: The key of the figures that compare methods; all other keys are norms.
 LADDER = "ladder"
@@ -98,10 +98,12 @@ def _errors(networks: Sequence[TrainedNetwork]) -> list[str]:
         for key, found in network.figures.items():
             if key == LADDER:
                 continue
-            paper = TABLE_1.get((network.data, network.model, network.scheme, float(key)))
-            quoted = ("", "", "") if paper is None else (
-                f" ({paper.test_error:.2f})", f" ({paper.lower:.1f})", f" ({paper.upper:.1f})"
-            )  # fmt: skip
+            paper = TABLE_1.get(Key(network.data, network.model, network.scheme, float(key)), {})
+            digits = {"TE": 2, "LB": 1, "UB": 1}
+            quoted = [
+                "" if (value := paper.get(name)) is None else f" ({value:.{places}f})"
+                for name, places in digits.items()
+            ]
             regions = found["regions"]
             rows.append([
                 *network.head, f"l_{key}, {found['eps']:.4g}", str(network.epochs),

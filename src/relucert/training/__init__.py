@@ -2,6 +2,6 @@
 
 Reading order: `config` (what a run is), `recipes` (the paper's settings, the defaults), `schedules` (quantities that change
 over a run), `schemes` (the parameters of each scheme), `losses` (what each scheme minimises), `example_losses` (the same for
-loops of one's own), `examples` (data), `models` (networks), `loop` (the steps), `run` and `saving` (the files of a run),
-`problem` (`rc.train`), `old_config` (files of earlier versions).
+loops of one's own), `examples` (data), `models` (networks), `loop` (the steps), `ranks` (several processes), `run` and `saving`
+(the files of a run), `tensorboard`, `problem` (`rc.train`), `old_config` (files of earlier versions).
 """

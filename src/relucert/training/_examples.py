@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,6 +98,15 @@ class Arrays:
                 f"x of {name} must be finite, got NaN or infinity in example {int((~finite).nonzero()[0])}"
             )
         return Arrays(x, y, batch, seed, _box(x))
+
+    def split(self, share: float, seed: int) -> tuple[Arrays, Arrays]:
+        """Examples without a share of them that the seed chooses, and these, in an order that the seed chooses as well."""
+        held = round(share * len(self.y))
+        if not 0 < held < len(self.y):
+            raise InvalidInput(f"validation must leave an example on both sides of {len(self.y)}, got {share}")
+        order = torch.randperm(len(self.y), generator=generator(seed, "validation")).to(self.y.device)
+        kept, out = order[held:].sort().values, order[:held]
+        return replace(self, x=self.x[kept], y=self.y[kept]), replace(self, x=self.x[out], y=self.y[out])
 
     @property
     def steps(self) -> int:

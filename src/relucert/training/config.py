@@ -39,7 +39,7 @@ _WAYS = {
 #: The entry of a saved configuration that says what values and files a run began with: digests of data and network.
 IDENTITY = "identity"
 #: Fields that do not change the weights.
-_ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds")
+_ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds", "tensorboard")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,45 +62,54 @@ class TrainConfig:
     """
 
     data: str = "digits"
-    """digits, mnist, fmnist, gts or cifar10; or your own with training data: a folder of images or FILE.npz."""
+    """A data set by name, or your own by its path. Names: digits, mnist, fmnist, gts, cifar10. Paths, with training data: a
+    folder of images, or FILE.npz."""
     model: str = "fc1"
-    """Architecture: fc1, fc10, fc-LAYERSxUNITS such as fc-2x256, cnn, cnn-wide (twice the filters) or resnet; or your own,
-    PACKAGE.MODULE:FUNCTION, a function of input shape and number of classes, or of nothing, that makes an nn.Module; or a
-    network to go on with: a run's folder, a .safetensors checkpoint, .onnx or .mat."""
+    """Architecture: fc1, fc10, fc-2x256, cnn, resnet or your own. The name fc-LAYERSxUNITS takes any numbers; cnn-wide has
+    twice the filters; your own is PACKAGE.MODULE:FUNCTION, a function of input shape and number of classes, or of nothing,
+    that makes an nn.Module; or a network to go on with: a run's folder, a .safetensors checkpoint, .onnx or .mat."""
     init: Path | None = None
-    """Where the first weights come from: a run's folder or file with a network of the same architecture."""
+    """Where the first weights come from. A run's folder or file with a network of the same architecture."""
     scheme: str | Scheme = "plain"
     """Training scheme: a name, a text with parameters such as "mmr(lambda=2, gamma_B=0.1)", or a value."""
     p: float = math.inf
     """Norm of the perturbations: a number >= 1, or inf."""
     eps: float | None = None
-    """Radius of the perturbations in pixels; by default the paper's for the data set and the norm."""
+    """Radius of the perturbations in pixels. By default the paper's for the data set and the norm."""
     recipe: str = "table1"
-    """Whose settings are the defaults: table1 (the paper's Table 1), or tables23 (its Tables 2 and 3, l2)."""
+    """Whose settings are the defaults: table1 or tables23. Those of the paper's Table 1, or of its Tables 2 and 3 (l2)."""
     epochs: int | None = None
-    """Passes over the training set; by default the recipe's (100, or 300)."""
+    """Passes over the training set. By default the recipe's (100, or 300)."""
     batch: int | None = None
-    """Examples in a step; by default the recipe's (128, or 100)."""
+    """Examples in a step. By default the recipe's (128, or 100)."""
     rate: float | None = None
-    """Learning rate of Adam, divided by 10 for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
+    """Learning rate of Adam. Divided by 10 for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
     decay: float | None = None
-    """Share of the run, at its end, over which the rate falls to a fiftieth; by default 0.5 for ibp and crown-ibp."""
+    """Share of the run, at its end, over which the rate falls. To a fiftieth; by default 0.5 for ibp and crown-ibp."""
     augment: bool = True
-    """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given."""
+    """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given. --no-augment: train on the
+    images as they are, without random crops and mirroring."""
     crop: int | None = None
-    """Largest shift of random crops in pixels; by default 2 on cifar10, 0 elsewhere. Mirroring: cifar10 and fmnist only."""
+    """Largest shift of random crops in pixels. By default 2 on cifar10, 0 elsewhere. Mirroring: cifar10 and fmnist only."""
     seed: int = 0
     """Seed of all randomness."""
+    validation: float = 0.0
+    """Share of the training set that is held out. It is never trained on, and networks are evaluated on it instead of the test
+    set."""
+    validation_seed: int = 0
+    """Seed of the choice of the points that are held out. The seed of the run does not change it."""
     out: Path | None = None
-    """Folder of the run; by default runs/DATA-MODEL-SCHEME-P. A run that was stopped in the folder goes on."""
+    """Folder of the run. By default runs/DATA-MODEL-SCHEME-P. A run that was stopped in the folder goes on."""
     device: str = "cpu"
-    """Where the network is trained: cpu, or an accelerator of torch such as cuda."""
+    """cpu, or an accelerator of torch such as cuda."""
     evaluate_every: int = 1
-    """Epochs between evaluations on the test set; 0 for never."""
+    """Epochs between evaluations on the test set; 0: never."""
     evaluate_points: int = 1000
-    """Test points that PGD attacks in these evaluations; 0 for none."""
+    """Test points that PGD attacks in these evaluations. 0: none."""
     save_seconds: float = 60.0
-    """Seconds between saves of the state; it is also saved after every epoch."""
+    """Seconds between saves of the state. It is also saved after every epoch."""
+    tensorboard: bool = False
+    """Also write the metrics for TensorBoard. They go into the folder tensorboard of the run (extra tensorboard)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", float(self.p))
@@ -115,6 +124,7 @@ class TrainConfig:
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
             ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
             ("crop", self.crop is None or self.crop >= 0, "be at least 0"),
+            ("validation", 0 <= self.validation < 1, "be a share of the training set, at least 0 and below 1"),
             ("evaluate_every", self.evaluate_every >= 0, "be at least 0"),
             ("evaluate_points", self.evaluate_points >= 0, "be at least 0"),
             ("save_seconds", self.save_seconds >= 0, "be at least 0"),
@@ -174,6 +184,8 @@ class TrainConfig:
         for name in ("decay", "crop", "init"):
             if getattr(self, name) is None:
                 del values[name]
+        if not self.validation:
+            del values["validation"], values["validation_seed"]
         return values
 
     @staticmethod

@@ -17,7 +17,7 @@ from relucert.networks.network import Network
 from relucert.training._examples import Examples, examples_of
 from relucert.training._models import adopt, architecture
 from relucert.training.config import TrainConfig
-from relucert.training.loop import Observers, Task, carry_out, config_task, held_out
+from relucert.training.loop import Observers, Task, carry_out, config_task, examples_split, held_out
 from relucert.training.progress import Terminal, Watcher
 from relucert.training.recipes import EPS, OWN
 from relucert.training.run import Run
@@ -43,12 +43,12 @@ def train(
         data: arrays (x, y) as tensors or numpy arrays, a torch Dataset or DataLoader of such pairs, or a relucert data set.
             A loader has its own batches and its own order.
         validation: the same kinds of data; test error and PGD error are measured after epochs. By default the test set of a
-            relucert data set, and none for other data.
+            relucert data set, and none for other data. Or a share of the data, such as 0.1, which is held out.
         progress: True for a bar on stderr.
         callback: called with every line of the metrics, a dictionary with `kind` ("epoch", "evaluation"), `step` and `epoch`.
         step_callback: called after every step with a line of `kind` "step".
         settings: fields of `TrainConfig`: scheme, p, eps, epochs, batch, rate, decay, crop, init, seed, out,
-            evaluate_every, evaluate_points, save_seconds.
+            evaluate_every, evaluate_points, save_seconds, validation_seed, tensorboard.
 
     With `out` the state of the run is saved in that folder. The same call goes on there and ends with the same weights, bit for
     bit on the same machine; what the module's weights were before matters to a new run only. A call for a run that is finished
@@ -69,6 +69,8 @@ def train(
                 "data, validation and settings must be left out where model is a TrainConfig, which has them"
             )
         return carry_out(config_task(model), observers)
+    if isinstance(validation, float):
+        settings, validation = settings | {"validation": validation}, None
     config = _config(data, settings)
     return carry_out(_task(config, model, data, validation), observers, saved=config.out is not None)
 
@@ -87,15 +89,18 @@ def _config(data: object, settings: dict[str, Any]) -> TrainConfig:
 def _task(config: TrainConfig, model: nn.Module, data: object, validation: object) -> Task:
     """The task of training a module on data."""
     examples = examples_of(data, config.settings.batch, config.seed)
+    left_out = None
+    if config.validation:
+        examples, left_out = examples_split(examples, config)
     net = _network(model, examples)
     if isinstance(validation, Dataset):
         raise InvalidInput(
             "validation must be arrays (x, y), such as those of a data set's test set, got a whole data set"
         )
-    checked: Examples | None = None
+    checked: Examples | None = left_out
     if validation is not None:
         checked = examples_of(validation, config.settings.batch, config.seed, "validation")
-    elif isinstance(data, Dataset):
+    elif isinstance(data, Dataset) and left_out is None:
         checked = held_out(data)
     for part in (examples, checked):
         if part is not None:

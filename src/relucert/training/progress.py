@@ -9,12 +9,15 @@ from typing import Any
 
 from relucert.training.config import TrainConfig
 
-#: The parts of a loss that are shown, and their short names in the bar. `exact` is the share of points with d_D <= d_B, where
-#: the region theorem gives the exact distance; `proved` is the share of points whose class the bound of training proves.
-SHORT = {
-    "region": "reg", "decision": "dec", "exact": "exact", "cross-lipschitz": "slopes", "radius": "eps", "robust": "rob",
-    "proved": "proved", "stability": "rs", "unstable": "unstable", "lipschitz": "lip",
+#: The parts of a loss that are shown, in words. `exact` is the share of points with d_D <= d_B, where the region theorem gives
+#: the exact distance; `proved` is the share of points whose class the bound of training proves.
+WORDS = {
+    "region": "region term", "decision": "decision term", "exact": "share exact", "cross-lipschitz": "slope term",
+    "radius": "radius", "robust": "robust loss", "proved": "share proved", "stability": "stability term",
+    "unstable": "unstable units", "lipschitz": "Lipschitz bound",
 }  # fmt: skip
+#: The name of the error in lines of evaluations: on the test set, and on examples that are held out of the training set.
+ERROR_OF = ("test_error", "validation_error")
 
 
 class Watcher:
@@ -43,14 +46,12 @@ class Terminal(Watcher):
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
-            task = bar.add_task(
-                f"{config.data} {config.model} {config.settings.scheme.name}", total=total, completed=done, said=""
-            )
+            task = bar.add_task(_name(config), total=total, completed=done, said="")
 
             def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))
-                if "test_error" in measured:
-                    console.print(_line(config, measured))
+                if not measured.keys().isdisjoint(ERROR_OF):
+                    console.print(_line(config, measured), soft_wrap=True)
 
             yield callback
 
@@ -58,15 +59,19 @@ class Terminal(Watcher):
 def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any]) -> str:
     epochs = config.settings.epochs
     said = [f"epoch {min(epochs, (done - 1) * epochs // total + 1)}/{epochs}"]
-    shown = [(name, short) for name, short in SHORT.items() if name in measured] or [("loss", "loss")]
-    said += [f"{short} {measured[name]:.3f}" for name, short in shown]
-    return " ".join([*said, f"err {measured['train_error']:.1%}"])
+    return " ".join([*said, f"loss {measured['loss']:.3f} training error {measured['train_error']:.1%}"])
 
 
 def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
-    said = f"epoch {measured['epoch']:>3}  loss {measured['loss']:.4f}"
-    said += "".join(f"  {short} {measured[name]:.3f}" for name, short in SHORT.items() if name in measured)
-    said += f"  test error {measured['test_error']:.2%}"
+    said = [f"loss {measured['loss']:.4f}"]
+    said += [f"{words} {measured[name]:.3f}" for name, words in WORDS.items() if name in measured]
+    said += [f"{name.replace('_', ' ')} {measured[name]:.2%}" for name in ERROR_OF if name in measured]
     if "pgd_error" in measured:
-        said += f"  PGD error {measured['pgd_error']:.2%} (first {measured['pgd_points']}, eps {measured['eps']:.4g})"
-    return said
+        about = f"PGD, first {measured['pgd_points']}, eps {measured['eps']:.4g}"
+        said += [f"robust error at least {measured['pgd_error']:.2%} ({about})"]
+    return f"{_name(config)} epoch {measured['epoch']}/{config.settings.epochs}: {', '.join(said)}"
+
+
+def _name(config: TrainConfig) -> str:
+    """The run in a few words."""
+    return f"{config.data} {config.model} {config.settings.scheme.name} l_{config.p:g}"

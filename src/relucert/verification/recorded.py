@@ -13,6 +13,7 @@ from torch import Tensor
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
+from relucert.core.verdict import CLOCK
 from relucert.core.versions import versions
 from relucert.networks.checkpoints import digest
 from relucert.networks.network import Network
@@ -20,7 +21,7 @@ from relucert.records.question import Facts, Question, save
 from relucert.records.record import Record, Verdict, ball_fields, content_digest
 from relucert.records.store import RecordStore
 from relucert.verification.inspection import inspect
-from relucert.verification.verifier import CLOCK, Decision
+from relucert.verification.verifier import Decision
 
 #: Part of the method's name in records of runs whose proofs must cover the executed network; other runs have other records.
 AS_EXECUTED = " as executed"

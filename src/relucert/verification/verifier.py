@@ -24,11 +24,10 @@ from relucert.core.methods import Method, spec
 from relucert.core.norms import norm
 from relucert.core.properties import Property, against, class_stays
 from relucert.core.results import Verdict
-from relucert.core.verdict import Reason, arithmetic_of, rounding_of
+from relucert.core.verdict import CLOCK, Reason, arithmetic_of, rounding_of
 from relucert.networks.network import Network, in_double
 from relucert.networks.traversal import ending
 
-CLOCK = "stopped by the clock: "
 #: Seconds that a batch may take beyond those of its inputs: a cheap bound of a small network keeps its verdicts.
 GRACE = 0.3
 

@@ -55,7 +55,7 @@ def answers(
     if len(points) == 0:
         return
     if workers is not None and workers > 1:
-        yield from spread(solve, _pieces(points, batch * batches, workers), workers)
+        yield from spread(solve, pieces_of(points, batch * batches, workers), workers)
         return
     crew = 1 if workers == 1 else _default()
     count = batch if len(points) > batch or crew <= FEW else -(-len(points) // crew)
@@ -64,7 +64,7 @@ def answers(
     yield from single_threaded(solve(first))
     pace = (time.monotonic() - started) / len(first)
     if crew > 1 and len(rest) * pace > WORTH:
-        yield from spread(solve, _pieces(rest, batch * batches, crew), crew)
+        yield from spread(solve, pieces_of(rest, batch * batches, crew), crew)
         return
     for piece in rest.split(batch * batches) if len(rest) else ():
         yield from single_threaded(solve(piece))
@@ -76,7 +76,7 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Gene
     An error of a worker is raised here, with the worker's traceback. When the iteration is interrupted, answers that have
     arrived are given first. Whenever it ends, by an error or an interruption too, all workers are ended.
     """
-    context = multiprocessing.get_context("fork") if _forks() else multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork") if forks() else multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(min(workers, len(pieces)))]
     ours = [pair[0] for pair in pairs]
     crew = []
@@ -84,7 +84,7 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Gene
     try:
         for i, (_, theirs) in enumerate(pairs):
             # A fork has the other ends as well: closed, so that a worker sees it when this process ends.
-            others = [*ours, *(pair[1] for pair in pairs[:i] + pairs[i + 1 :])] if _forks() else []
+            others = [*ours, *(pair[1] for pair in pairs[:i] + pairs[i + 1 :])] if forks() else []
             process = context.Process(target=_work, args=(solve, theirs, others), daemon=True)
             with warnings.catch_warnings():
                 # Python warns of forks beside threads; those of torch are not used again in a fork with one thread.
@@ -202,7 +202,7 @@ def _work(solve: Solve[Any], end: Connection, others: Sequence[Connection]) -> N
         send("error", RunError(f"a worker has failed:\n{traceback.format_exc()}"))
 
 
-def _pieces(points: Tensor, most: int, workers: int) -> list[Tensor]:
+def pieces_of(points: Tensor, most: int, workers: int) -> list[Tensor]:
     """Pieces of at most so many points, each a share of what is left, so that the last ones are short."""
     pieces = []
     while len(points):
@@ -212,7 +212,7 @@ def _pieces(points: Tensor, most: int, workers: int) -> list[Tensor]:
     return pieces
 
 
-def _forks() -> bool:
+def forks() -> bool:
     """Whether a copy of this process can go on computing: not on systems without fork, nor beside the threads of a GPU."""
     return sys.platform == "linux" and not torch.cuda.is_available()
 
@@ -222,5 +222,5 @@ def _default() -> int:
 
     At most `MOST`, since each has temporaries of its own.
     """
-    alone = not _forks() or multiprocessing.current_process().daemon
+    alone = not forks() or multiprocessing.current_process().daemon
     return 1 if alone else min(MOST, torch.get_num_threads())

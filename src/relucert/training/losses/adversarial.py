@@ -10,6 +10,7 @@ from relucert.attacks.pgd import PGD, ascend
 from relucert.core.ball import Ball, as_ball
 from relucert.networks.network import Network
 from relucert.training.losses.loss import ExampleLosses, StepContext, Terms
+from relucert.training.ranks import PartGenerator
 
 
 class Adversarial:
@@ -48,8 +49,10 @@ class Adversarial:
         modes = [(part, part.training) for part in net.modules()]
         net.eval()
         try:
-            ball = as_ball(self.ball, net.box).restrict(slice(clean, None))
-            moved = ascend(net, x[clean:], y[clean:], ball, self.attack, generator)
+            ball_of = as_ball(self.ball, net.box)
+            ball = ball_of.restrict(slice(clean, None))
+            start = generator.start(ball_of, len(x) - clean, len(x)) if isinstance(generator, PartGenerator) else None
+            moved = ascend(net, x[clean:], y[clean:], ball, self.attack, generator, start)
         finally:
             for part, training in modes:
                 part.training = training

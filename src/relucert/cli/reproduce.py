@@ -1,0 +1,54 @@
+"""`relucert reproduce NAME`: a table or figure of the paper: train what is missing, evaluate, and compare."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import dataclass, fields
+
+import tyro
+
+from relucert.experiments.paper.config import ReproduceConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(ReproduceConfig):
+    """A table or figure of the paper, by one command that can be interrupted: what is there is not done again.
+
+    Names: table1, table2, table3, bounds, l2, cross-lipschitz, cw, lambda, figures; all; list, which says what each needs.
+    Example: relucert reproduce table1 --data mnist --models fc1 --epochs 20 --points 200
+    """
+
+    name: tyro.conf.Positional[str] = "list"
+    """The experiment; all: every one of them; list: say what each needs, and do nothing."""
+    json: bool = False
+    """Print JSON instead of text, and no progress."""
+
+
+CONFIG = Reproduce
+
+
+def run(config: Reproduce) -> int:
+    """Run experiments and print the files that were written."""
+    from relucert.experiments.paper.registry import LIST, listing
+
+    if config.name == LIST:
+        print(listing(config.runs))
+        return 0
+    from relucert.experiments.paper.reproduce import reproduce
+    from relucert.training.progress import Terminal, Watcher
+
+    if config.quick:
+        import torch
+
+        torch.set_num_threads(1)  # a step on 8 x 8 pixels is over before a second thread has woken up
+    plain = ReproduceConfig(**{field.name: getattr(config, field.name) for field in fields(ReproduceConfig)})
+    say = (lambda line: None) if config.json else (lambda line: print(line, file=sys.stderr, flush=True))
+    written = reproduce(plain, say, Watcher() if config.json or config.quick else Terminal())
+    if config.json:
+        print(json_format.dumps({"out": str(config.out), "files": [str(path) for path in written]}))
+        return 0
+    for path in written:
+        if path.suffix in (".md", ".png"):
+            print(path)
+    return 0

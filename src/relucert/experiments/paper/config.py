@@ -1,0 +1,52 @@
+"""What `relucert reproduce` is given: one dataclass for the library and for the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from relucert.core.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceConfig:
+    """An experiment of the paper, and how much of it."""
+
+    name: str
+    """The experiment; all: every one of them; list: say what each needs, and do nothing."""
+    data: tuple[str, ...] = ()
+    """Data sets, such as mnist fmnist; by default all of the experiment."""
+    models: tuple[str, ...] = ()
+    """Architectures, such as fc1 cnn; by default all of the experiment."""
+    schemes: tuple[str, ...] = ()
+    """Training schemes, such as plain mmr+at; by default all of the experiment."""
+    epochs: int | None = None
+    """Epochs of training, and runs that exist already count only if they have as many; by default the paper's, and every run
+    that exists counts."""
+    points: int | None = None
+    """How many test points are evaluated, from the first; by default the paper's: 1000, or all."""
+    timeout: float | None = None
+    """Seconds that a point may cost the verifier; by default 120 in l_inf, as in the paper, and 20 in l2."""
+    workers: int | None = None
+    """Single-threaded processes that share the points of the verifier. None: as many as torch has threads where that is
+    faster."""
+    out: Path = Path("runs/reproduce")
+    """The folder of networks, records, tables and figures. What is there already is not done again."""
+    runs: Path = Path("results")
+    """A folder of runs that are used where they match, so that less is trained."""
+    existing: bool = False
+    """Only networks that are trained already: nothing is trained."""
+    quick: bool = False
+    """The whole experiment on the digits with tiny settings, which shows that everything runs: seconds, not hours."""
+
+    def __post_init__(self) -> None:
+        for name, holds, rule in (
+            ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
+            ("points", self.points is None or self.points >= 1, "be at least 1"),
+            ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
+            ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
+        ):
+            if not holds:
+                raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+        if self.quick and self.data not in ((), ("digits",)):
+            raise InvalidInput(f"data must be left out with quick, which takes the digits, got {' '.join(self.data)}")

@@ -1,0 +1,108 @@
+"""A network of the paper's tables: the configuration that trains it, and runs that exist already."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relucert.core.errors import InvalidInput
+from relucert.core.methods import spec
+from relucert.evaluation.config import run_config
+from relucert.reports.published import Key
+from relucert.training.config import TrainConfig
+from relucert.training.run import CONFIG_FILE, MODEL_FILE
+from relucert.training.schemes.registry import parse_scheme
+
+QUICK_EPOCHS, QUICK_BATCH = 2, 128
+#: Parameters of schemes on the digits, which are not in the paper, in l_inf and l2: settings for seconds, not for figures.
+_RADIUS, _GAMMA = {math.inf: 0.1, 2.0: 0.3}, {math.inf: 0.2, 2.0: 0.6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperNetwork:
+    """A network: data set, architecture, name of the scheme in the tables, norm, and whose settings (`recipe`).
+
+    `text` is the scheme with its parameters where they are not the recipe's.
+    """
+
+    data: str
+    model: str
+    scheme: str
+    p: float
+    recipe: str = "table1"
+    text: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Its place in the tables."""
+        return Key(self.data, self.model, self.scheme, self.p)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder and its files."""
+        recipe = "" if self.recipe == "table1" else f"-{self.recipe}"
+        return f"{self.data}-{self.model}-{self.scheme.replace(' ', '-')}-{self.p:g}{recipe}"
+
+    def on_digits(self) -> PaperNetwork:
+        """The same on the digits."""
+        return replace(self, data="digits", text=_small(self))
+
+    def config(self, epochs: int | None, folder: Path) -> TrainConfig:
+        """The run that trains the network, in a folder of its own below `folder`."""
+        small = self.data == "digits"
+        return TrainConfig(
+            data=self.data, model=self.model, scheme=self.text or self.scheme, p=self.p, recipe=self.recipe,
+            epochs=QUICK_EPOCHS if small and epochs is None else epochs, batch=QUICK_BATCH if small else None,
+            evaluate_every=0 if small else 10, out=folder / self.name,
+        )  # fmt: skip
+
+    def matches(self, run: TrainConfig, epochs: int | None) -> bool:
+        """Whether a run that exists trained such a network: its epochs count where `epochs` is given.
+
+        A network of plain training is one of either norm. The scheme's parameters must be the same where this network has some
+        of its own; otherwise its name is enough, and the report quotes the command of the run.
+        """
+        wanted = self.config(epochs, Path())
+        scheme, other = wanted.settings.scheme, run.settings.scheme
+        return (
+            (run.data, run.model, run.recipe) == (self.data, self.model, self.recipe)
+            and (run.p == self.p or scheme.name == "plain")
+            and (spec(scheme) == spec(other) if self.text else scheme.name == other.name)
+            and epochs in (None, run.settings.epochs)
+        )
+
+    def existing(self, runs: Path, epochs: int | None) -> Path | None:
+        """The folder of a finished run below `runs` that trained such a network, the one with the most epochs."""
+        found = [(run.settings.epochs, str(path)) for path, run in _finished(runs) if self.matches(run, epochs)]
+        return Path(max(found)[1]) if found else None
+
+
+def _finished(runs: Path) -> Iterator[tuple[Path, TrainConfig]]:
+    for file in sorted(runs.glob(f"*/{MODEL_FILE}")):
+        if not (file.parent / CONFIG_FILE).is_file():
+            continue
+        try:
+            run = run_config(file.parent)
+        except InvalidInput:  # of another version, or of a network of somebody's own
+            continue
+        if run is not None:
+            yield file.parent, run
+
+
+def _small(network: PaperNetwork) -> str:
+    """The scheme of a network on the digits, with parameters."""
+    radius, gamma = _RADIUS[network.p], _GAMMA[network.p]
+    name = parse_scheme(network.text or network.scheme).name
+    margin = f"gamma_b={gamma}, gamma_d={gamma}"
+    lam = getattr(parse_scheme(network.text or network.scheme), "lam", None) or 4.0
+    return {
+        "at": f"at(eps={radius}, attack_steps=5)",
+        "rs": f"rs(eps={radius}, attack_steps=5)",
+        # Exact bounds of ten layers take a minute an epoch.
+        "kw": f"kw(eps={radius}" + (", projections=5)" if network.model == "fc10" else ")"),
+        "mmr": f"mmr(lam={lam}, {margin})",
+        "mmr-dd": f"mmr-dd(lam=4, gamma_d={gamma})",
+        "mmr+at": f"mmr+at(lam=4, {margin}, eps={radius}, attack_steps=5)",
+    }.get(name, name)

@@ -1,0 +1,90 @@
+"""One question about the test points of a network of the paper, answered by records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from relucert.evaluation.attack import AttackTask
+from relucert.evaluation.certify import CertifyTask
+from relucert.evaluation.config import AttackConfig, CertifyConfig, RadiusConfig
+from relucert.evaluation.radius import RadiusTask
+from relucert.records.record import Record
+from relucert.reports.paper.measured import MeasuredNetwork
+
+
+class Verb(StrEnum):
+    """What is done with the points: attacked within the radius, or as near as possible; verified; their radii found."""
+
+    ATTACK = "attack"
+    SMALLEST = "smallest"
+    CERTIFY = "certify"
+    RADIUS = "radius"
+
+
+class Only(StrEnum):
+    """The points that a step is needed for, by what earlier steps have found out about them."""
+
+    ALL = "all"
+    OPEN = "open"
+    OPTIMAL = "optimal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A method and the first `points` test points, all with None; `only` leaves some of these out.
+
+    With `labels` False the question is about the predicted class, as in the paper's mean distances. The order of steps is
+    that of a cascade: cheap ones first, then what they leave open. `timeout`: seconds of the verifier for a point.
+    """
+
+    verb: Verb
+    method: str
+    points: int | None = 1000
+    labels: bool = True
+    only: Only = Only.ALL
+    batch: int = 100
+    timeout: float | None = None
+
+    def records(self, network: MeasuredNetwork, folder: Path, workers: int | None = None) -> Iterator[Record]:
+        """The records of the points, of which new ones are stored as they come; `folder` is that of the network's run."""
+        task = self._task(network, folder, workers)
+        with closing(task.records(self._chosen(network, len(task)))) as records:
+            yield from records
+
+    def _task(
+        self, network: MeasuredNetwork, folder: Path, workers: int | None
+    ) -> CertifyTask | RadiusTask | AttackTask:
+        key = network.key
+        about = {"model": folder, "data": key.data, "p": key.p, "points": self.points, "out": network.records}
+        if self.verb is Verb.CERTIFY:
+            return CertifyTask(
+                CertifyConfig(
+                    **about,
+                    eps=network.eps,
+                    method=self.method,
+                    timeout=self.timeout,
+                    workers=workers,
+                    batch=self.batch,
+                )
+            )
+        if self.verb is Verb.RADIUS:
+            return RadiusTask(
+                RadiusConfig(**about, method=self.method, attack=None, labels=self.labels, batch=self.batch)
+            )
+        eps = network.eps if self.verb is Verb.ATTACK else None
+        return AttackTask(AttackConfig(**about, eps=eps, method=self.method, labels=self.labels, batch=self.batch))
+
+    def _chosen(self, network: MeasuredNetwork, points: int) -> list[int] | None:
+        """The points that the step is needed for; None for all.
+
+        Records of this step itself change nothing about points that it has not reached, so that a run which was stopped
+        anywhere ends with the same records.
+        """
+        if self.only is Only.ALL:
+            return None
+        known = network.undecided() if self.only is Only.OPEN else network.optima
+        return [index for index in known if index < points]

@@ -1,0 +1,1 @@
+"""The tables of the paper: what it published, what was measured here, and both side by side."""

@@ -1,0 +1,154 @@
+"""Several processes that train one network: gradients and weights are those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import relucert as rc
+from relucert.core.errors import InvalidInput
+from relucert.training.config import TrainConfig
+from relucert.training.loop import Observers, carry_out, config_task, train
+from relucert.training.losses.loss import StepContext
+from relucert.training.ranks import ALONE, PartGenerator, Ranks, process_group
+from relucert.training.schemes.registry import SCHEMES, parse_scheme
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Every scheme; parameters that make tests quick.
+TEXTS = {
+    "at": "at(attack_steps=3)", "mmr+at": "mmr+at(attack_steps=3)", "kw": "kw(projections=5)", "rs": "rs(attack_steps=3)",
+    "ibp": "ibp(kappa=0.5, adversarial=True, attack_steps=3)",
+}  # fmt: skip
+P = {"spectral": 2.0, "mmr-universal": float("inf")}
+
+
+def torchrun(*arguments: str, cwd: Path) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("count", [4, 6, 7, 13])
+@pytest.mark.parametrize("size", [2, 3])
+def test_parts_are_the_batch_and_their_halves_are_halves(count, size):
+    parts = [Ranks(rank, size).places(count) for rank in range(size)]
+    if count < 2 * size:
+        assert parts == [None] * size
+        return
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+    for part in parts:
+        clean = len(part) - len(part) // 2  # what `mmr+at` and `at` leave as it is
+        assert part[:clean].max() < count - count // 2 <= part[clean:].min()
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_parts(name, size):
+    config = TrainConfig(data="digits", model="fc1", p=P.get(name, 2.0), eps=0.1, scheme=TEXTS.get(name, name))
+    net = rc.build("fc-2x30", (1, 8, 8), 10, seed=1).double()
+    net.box = (0.0, 1.0)
+    data = rc.dataset("digits")
+    x, y = data.x_train[:13].double(), data.y_train[:13]
+    loss = parse_scheme(config.scheme).filled(config.setting).loss(config.setting)
+    weights = list(net.parameters())
+
+    def gradient(places=None) -> torch.Tensor:
+        draws, part = torch.Generator().manual_seed(5), slice(None)
+        if places is not None:
+            draws, part = PartGenerator.of(draws, x, places), places
+        net.zero_grad()
+        loss(net.train(), x[part], y[part], StepContext(0.7, draws)).loss.backward()
+        return torch.cat([torch.zeros_like(w).flatten() if w.grad is None else w.grad.flatten() for w in weights])
+
+    whole = gradient()
+    parts = [Ranks(rank, size).places(13) for rank in range(size)]
+    total = sum(len(part) / 13 * gradient(part) for part in parts if part is not None)
+    assert float(whole.abs().max()) > 1e-4
+    torch.testing.assert_close(total, whole, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(gradient(parts[0]), whole, rtol=1e-3)  # a part alone is something else
+
+
+def test_two_processes_train_the_network_of_one(tmp_path):
+    """A run with adversarial points, stopped after an epoch and gone on with, by real processes."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from parallel import config
+
+    one = train(config("mmr+at(attack_steps=3)", tmp_path / "one"))
+    script = [str(Path(__file__).parent / "parallel.py"), "mmr+at(attack_steps=3)", str(tmp_path / "two")]
+    done = subprocess.run(
+        torchrun(*script, cwd=tmp_path), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    weights = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2)]
+    for name, value in one.net.state_dict().items():
+        assert torch.equal(weights[0][name], weights[1][name])
+        torch.testing.assert_close(weights[0][name], value, rtol=0, atol=1e-5)
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == sorted(
+        path.name for path in (tmp_path / "one").iterdir()
+    )
+    lines = [json.loads(line) for line in (tmp_path / "two/metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == [line["kind"] for line in one.metrics]
+    for line, other in zip(lines, one.metrics, strict=True):
+        for name in ("loss", "train_error", "region", "decision"):
+            assert line.get(name) == pytest.approx(other.get(name), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_command_line_under_torchrun_is_interrupted_and_goes_on(tmp_path):
+    line = ["-m", "relucert", "train", "--data", "digits", "--scheme", "at", "--epochs", "12", "--evaluate-points", "0"]
+    one = subprocess.run(
+        [sys.executable, *line, "--out", "one"], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert one.returncode == 0, one.stderr
+    command = torchrun(*line, "--out", "two", cwd=tmp_path)
+    running = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and not (tmp_path / "two/state.safetensors").exists():
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=100)
+    assert not (tmp_path / "two/model.safetensors").exists()
+    again = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("the network is in two") == 1
+    nets = [rc.load(tmp_path / name) for name in ("one", "two")]
+    for value, other in zip(*(net.state_dict().values() for net in nets), strict=True):
+        torch.testing.assert_close(value, other, rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_run_is_an_error_of_all_processes(tmp_path):
+    train(TrainConfig(data="digits", epochs=1, evaluate_points=0, out=tmp_path / "run"))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    line = ["-m", "relucert", "train", "--data", "digits", "--epochs", "2", "--out", "run"]
+    done = subprocess.run(
+        torchrun(*line, cwd=tmp_path), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode != 0
+    assert "holds another run (epochs is 1, not 2)" in done.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_batch_normalisation_and_dropout_are_refused(tmp_path):
+    config = TrainConfig(data="digits", model="resnet", epochs=1, out=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="model must have no batch normalisation and no dropout"):
+        carry_out(config_task(config), Observers(), ranks=Ranks(0, 2))
+    assert not config.folder.exists()
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # of something else
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with process_group() as ranks:
+        assert ranks == ALONE
+        assert ranks.first("kept") == "kept"
