@@ -9,6 +9,8 @@ import ast
 import importlib
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +20,8 @@ import pytest
 import torch
 
 import relucert
+from relucert.cli._arguments import parse
+from relucert.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
@@ -268,6 +272,28 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     for file in tmp_path.glob("*.py"):
         sys.modules.pop(file.stem, None)
+
+
+def shell_lines(page: Path) -> list[list[str]]:
+    """The lines of the blocks of a page that begin with `relucert`, without those that have placeholders in brackets."""
+    shell = re.findall(r"^```(?:bash|sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = "\n".join(shell).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("relucert ")]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_commands_are_understood(page, folder):
+    """Every verb and flag exists, and every value can be read; nothing is run. `runs/NAME` is the folder of a run."""
+    for verb, *arguments in shell_lines(page):
+        for run in (folder / name for name in arguments if name.startswith("runs/")):
+            run.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / "results/mnist-fc1-mmr-inf/config.json", run)
+        if verb in ("help", "VERB", "--help") or "--help" in arguments:
+            continue
+        assert verb in VERBS, verb
+        module = importlib.import_module(f"relucert.cli.{verb}")
+        adapt = getattr(module, "current_flags", None)
+        parse(verb, module.CONFIG, arguments if adapt is None else adapt(arguments))
 
 
 @pages
