@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test coverage slow lint format bench clean
+.PHONY: demo test coverage slow docs lint format bench clean
 
 demo: $(STAMP)  ## train, evaluate and report on the embedded digits, about two minutes
 	$(BIN)/python -m relucert.experiments.demo
@@ -17,6 +17,10 @@ coverage:  ## the lines that the last `make test` did not run, file by file
 
 slow: $(STAMP)  ## the long studies, which `make test` leaves out
 	$(BIN)/python -m pytest -q -m slow
+
+docs: $(VENV)/.installed-docs  ## the documentation site, in docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html in a browser"
 
 lint: $(STAMP)  ## style, types, the layers of the package and its counts
 	$(BIN)/ruff check .
@@ -39,5 +43,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,scip,onnx,dask,sweep,tensorboard]"
 	touch $(STAMP)
 
+$(VENV)/.installed-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo .coverage.json .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo docs/_build .coverage.json .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What the pages in docs/ name exists: files, modules, public names, links; and their Python examples run.
+"""What the pages in docs/ name exists: files, modules, public names, links; their examples run; all public names have a page.
 
 Paths are written from the root of the repository or from `src/relucert/`. `NAME` in a path stands for a file to be written.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -16,13 +20,16 @@ import pytest
 import torch
 
 import relucert
+from relucert.cli._arguments import parse
+from relucert.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
 if not PAGES:
     pytest.skip("needs docs/, which source distributions leave out", allow_module_level=True)
+NOTEBOOK = ROOT / "docs/story.ipynb"
 LINKED = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs").with_suffix("")))
 
 
 def located(path: str) -> Path | None:
@@ -140,10 +147,115 @@ def test_links_lead_somewhere(page):
     assert lost == []
 
 
-@pages
-def test_every_page_is_linked_from_the_architecture(page):
-    start = ROOT / "docs/architecture.md"
-    assert page == start or f"]({page.name}" in start.read_text()
+def contents(page: Path) -> set[Path]:
+    """The pages that the tables of contents of a page name."""
+    named: set[Path] = set()
+    for table in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
+        for entry in re.findall(r"^([\w*][\w/*-]*)$", table, re.MULTILINE):
+            named |= {file.resolve() for file in page.parent.glob(f"{entry}.*") if file.suffix in (".md", ".ipynb")}
+    return named
+
+
+def test_every_page_is_in_a_table_of_contents():
+    start = (ROOT / "docs/index.md").resolve()
+    reached, ahead = {start}, [start]
+    while ahead:
+        page = ahead.pop()
+        found = (contents(page) if page.suffix == ".md" else set()) - reached
+        reached |= found
+        ahead += found
+    assert [str(page) for page in (*PAGES, NOTEBOOK) if page.resolve() not in reached] == []
+
+
+def test_every_public_name_has_an_entry_on_one_page_of_the_reference():
+    entries = [
+        name
+        for page in PAGES
+        for name in re.findall(r"^\.\. (?:auto\w+|py:module):: relucert\.(\w+)$", page.read_text(), re.MULTILINE)
+    ]
+    assert sorted(entries) == sorted(name for name in relucert.__all__ if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("registry", ["verification.registry:METHODS", "training.schemes.registry:SCHEMES"])
+def test_every_method_and_scheme_has_an_entry(registry):
+    module, name = registry.split(":")
+    kinds = getattr(importlib.import_module(f"relucert.{module}"), name).values()
+    text = "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+    assert [kind.__name__ for kind in kinds if not re.search(rf"autoclass:: \S+\.{kind.__name__}\n", text)] == []
+
+
+def test_every_loss_has_an_entry():
+    text = (ROOT / "docs/api/training.md").read_text()
+    assert [name for name in relucert.losses.__all__ if f"autofunction:: relucert.losses.{name}\n" not in text] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/theory").glob("[!i]*.md")), ids=lambda page: page.stem)
+def test_every_theorem_names_a_proof_a_file_and_a_test(page):
+    text = page.read_text()
+    table = text.split("| | file |")[1]
+    assert re.search(r"\*\*(Proof|Gradient)", text) or "**Every $k > 0$ proves a bound.**" in text
+    assert re.search(r"`(?!tests/)[\w/]+\.py` \(`", table)
+    assert re.search(r"`tests/[\w/]+\.py`", table)
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.png")), ids=lambda picture: picture.stem)
+def test_pictures_are_small_and_shown(picture):
+    assert picture.stat().st_size < 300_000
+    assert any(f"{picture.name})" in page.read_text() for page in LINKED)
+
+
+def test_formulas_become_mathml():
+    pytest.importorskip("latex2mathml", reason="needs the extra docs")
+    from latex2mathml.converter import convert
+
+    formulas = [f for page in PAGES for f in re.findall(r"(?<!`)\$([^$`\n]+)\$(?!`)", page.read_text())]
+    assert len(formulas) > 100
+    assert [formula for formula in formulas if "\\" in convert(formula)] == []
+
+
+def cells() -> list[str]:
+    """The code of the notebook."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_is_stored_without_outputs():
+    assert all(not cell.get("outputs") for cell in json.loads(NOTEBOOK.read_text())["cells"])
+
+
+@pytest.mark.slow  # 10 seconds; `make docs` runs it as well
+def test_the_notebook_runs_and_shows_what_it_says(folder, capsys):
+    names: dict[str, object] = {"__name__": "story"}
+    for cell in cells():
+        exec(compile(cell, NOTEBOOK.name, "exec", dont_inherit=True), names)
+    said = capsys.readouterr().out
+    d_b = [float(value) for value in re.findall(r"mean d_B ([\d.]+)", said)]
+    exact = [int(value) for value in re.findall(r"exact (\d+) of", said)]
+    assert d_b[1] > 5 * d_b[0]  # "larger by an order of magnitude"
+    assert exact[2] > 30 > exact[0]  # "often exact", with MMR alone
+
+
+@pytest.mark.slow  # a minute
+def test_the_site_is_built_without_a_warning(tmp_path):
+    for module in ("sphinx", "furo", "myst_nb", "latex2mathml"):
+        pytest.importorskip(module, reason="needs the extra docs")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
+    done = subprocess.run([*command, "-D", "nb_execution_mode=off"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "theory/region-theorem.html").read_text()
+    assert "<math" in page
+    assert not re.findall(r"(?:src|href)=\"https?://[^\"]*\.(?:js|css)", page)  # nothing is loaded from a network
 
 
 def blocks(page: Path) -> list[str]:
@@ -160,6 +272,28 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     for file in tmp_path.glob("*.py"):
         sys.modules.pop(file.stem, None)
+
+
+def shell_lines(page: Path) -> list[list[str]]:
+    """The lines of the blocks of a page that begin with `relucert`, without those that have placeholders in brackets."""
+    shell = re.findall(r"^```(?:bash|sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = "\n".join(shell).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("relucert ")]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_commands_are_understood(page, folder):
+    """Every verb and flag exists, and every value can be read; nothing is run. `runs/NAME` is the folder of a run."""
+    for verb, *arguments in shell_lines(page):
+        for run in (folder / name for name in arguments if name.startswith("runs/")):
+            run.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / "results/mnist-fc1-mmr-inf/config.json", run)
+        if verb in ("help", "VERB", "--help") or "--help" in arguments:
+            continue
+        assert verb in VERBS, verb
+        module = importlib.import_module(f"relucert.cli.{verb}")
+        adapt = getattr(module, "current_flags", None)
+        parse(verb, module.CONFIG, arguments if adapt is None else adapt(arguments))
 
 
 @pages

@@ -254,7 +254,7 @@ def budget_of(method: Method, timeout: float | None, default: float, deadline: f
     own = math.inf
     if isinstance(method, Auto):
         own = default if method.seconds is None else method.seconds
-    return Budget(own if timeout is None else timeout, deadline)
+    return Budget(own if timeout is None else float(timeout), deadline)
 
 
 def find(method: str | Method) -> tuple[Method, Entry]:
