@@ -23,7 +23,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import phased_adjoint
 
-PIECE = 2**21  # bytes of the largest temporary
+PIECE = 2**23  # bytes of the largest temporary
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +70,11 @@ class ConvChain:
 
 
 class ConvRowNorms(torch.autograd.Function):
-    """`apply(functionals, batch, gates, q, chain, *weights)`: the norms (n,) of functionals (n, size) pulled back to the image.
+    """`apply(functionals, batch, gates, q, chain, known, *weights)`: the norms (n,) of functionals (n, size) on the image.
 
     `batch` (n,) are the examples of the functionals, `gates` the slopes (examples, *shape) behind every convolution, `weights`
-    the filters; functionals and weights have gradients.
+    the filters; functionals and weights have gradients. `known` are the norms (n,) where they are known: then only rows with a
+    gradient are made, when it is taken.
     """
 
     @staticmethod
@@ -84,31 +85,36 @@ class ConvRowNorms(torch.autograd.Function):
         gates: Sequence[Tensor],
         q: float,
         chain: ConvChain,
+        known: Float[Tensor, " n"] | None,
         *weights: Tensor,
     ) -> Float[Tensor, " n"]:
-        kept = []
         near = [gate.contiguous(memory_format=torch.channels_last) for gate in gates]
-        for rows in row_pieces(functionals, chain):
-            which, value = batch[rows], functionals[rows].unflatten(1, chain.shapes[-1])
-            inner: list[Tensor] = []
-            for layer in range(len(weights) - 1, -1, -1):
-                value = picked(near[layer], which).mul_(value)
-                inner.append(value)
-                value = chain.adjoint(layer, value, weights[layer])
-            image = value.flatten(1)
-            kept.append((inner[::-1], image, norm(image, q)))
         ctx.work = chain, batch, near, q
+        if known is not None:
+            ctx.kept = None
+            ctx.save_for_backward(functionals, *weights)
+            return known.clone()
+        kept = [
+            pulled(functionals[rows], batch[rows], near, q, chain, weights) for rows in row_pieces(functionals, chain)
+        ]
         ctx.kept = kept if any(ctx.needs_input_grad) else []
-        ctx.save_for_backward(*weights)
+        ctx.save_for_backward(functionals, *weights)
         return torch.cat([lengths for _, _, lengths in kept])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         chain, batch, near, q = ctx.work
-        weights = ctx.saved_tensors
+        functionals, *weights = ctx.saved_tensors
         totals = [torch.zeros_like(weight) for weight in weights]
         found = gradients[0].new_zeros(len(batch), math.prod(chain.shapes[-1]))
+        if ctx.kept is None:
+            some = gradients[0].nonzero()[:, 0]
+            for piece in row_pieces(some, chain):
+                rows = some[piece]
+                made = pulled(functionals[rows], batch[rows], near, q, chain, weights)
+                found[rows] = _pushed(made, gradients[0][rows], batch[rows], near, q, chain, weights, totals)
+            return found, None, None, None, None, None, *totals
         start = 0
         for inner, image, lengths in ctx.kept:
             gradient = gradients[0][start : start + len(image)]
@@ -118,16 +124,43 @@ class ConvRowNorms(torch.autograd.Function):
             else:  # a few rows without a gradient are not worth a copy of the others
                 some = torch.arange(len(image) if len(some) else 0, device=some.device)
             if len(some):
-                ties = (image.abs() == lengths[:, None]).sum(1, keepdim=True).clamp(min=1) if math.isinf(q) else None
-                slope = norm_slope(image, lengths[:, None], q, ties) * gradient[some, None]
-                value = slope.unflatten(1, chain.shapes[0])
-                for layer, weight in enumerate(weights):
-                    totals[layer] += chain.weight_slope(layer, value, inner[layer], weight)
-                    value = chain.forward(layer, value, weight)
-                    value = value * picked(near[layer], batch[start + some])
-                found[start + some] = value.flatten(1)
+                made = inner, image, lengths
+                found[start + some] = _pushed(
+                    made, gradient[some], batch[start + some], near, q, chain, weights, totals
+                )
             start += len(gradient)
-        return found, None, None, None, None, *totals
+        return found, None, None, None, None, None, *totals
+
+
+def pulled(
+    functionals: Float[Tensor, " n size"], batch: Int[Tensor, " n"], near: Sequence[Tensor], q: float, chain: ConvChain,
+    weights: Sequence[Tensor],
+) -> tuple[list[Tensor], Tensor, Tensor]:  # fmt: skip
+    """Functionals pulled back: what they are in front of every convolution's adjoint, on the image, and their norms there."""
+    value = functionals.unflatten(1, chain.shapes[-1])
+    inner: list[Tensor] = []
+    for layer in range(len(weights) - 1, -1, -1):
+        value = picked(near[layer], batch).mul_(value)
+        inner.append(value)
+        value = chain.adjoint(layer, value, weights[layer])
+    image = value.flatten(1)
+    return inner[::-1], image, norm(image, q)
+
+
+def _pushed(
+    made: tuple[list[Tensor], Tensor, Tensor], gradient: Float[Tensor, " n"], batch: Tensor, near: Sequence[Tensor],
+    q: float, chain: ConvChain, weights: Sequence[Tensor], totals: list[Tensor],
+) -> Float[Tensor, " n size"]:  # fmt: skip
+    """The gradient of norms with respect to the functionals; that with respect to the weights is added to `totals`."""
+    inner, image, lengths = made
+    ties = (image.abs() == lengths[:, None]).sum(1, keepdim=True).clamp(min=1) if math.isinf(q) else None
+    slope = norm_slope(image, lengths[:, None], q, ties) * gradient[:, None]
+    value = slope.unflatten(1, chain.shapes[0])
+    for layer, weight in enumerate(weights):
+        totals[layer] += chain.weight_slope(layer, value, inner[layer], weight)
+        value = chain.forward(layer, value, weight)
+        value = value * picked(near[layer], batch)
+    return value.flatten(1)
 
 
 def picked(values: Float[Tensor, " examples channels *area"], which: Int[Tensor, " n"]) -> Tensor:
@@ -136,8 +169,8 @@ def picked(values: Float[Tensor, " examples channels *area"], which: Int[Tensor,
     return flat.unflatten(1, (*values.shape[2:], values.shape[1])).permute(0, 3, 1, 2)
 
 
-def row_pieces(functionals: Float[Tensor, " n size"], chain: ConvChain) -> Sequence[slice]:
+def row_pieces(rows: Tensor, chain: ConvChain) -> Sequence[slice]:
     """The rows in pieces that stay in the cache."""
-    widest = max(math.prod(shape) for shape in chain.shapes) * (torch.finfo(functionals.dtype).bits // 8)
+    widest = max(math.prod(shape) for shape in chain.shapes) * rows.element_size()
     size = max(1, PIECE // widest)
-    return [slice(start, start + size) for start in range(0, len(functionals), size)]
+    return [slice(start, start + size) for start in range(0, len(rows), size)]
