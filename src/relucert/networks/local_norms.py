@@ -36,12 +36,16 @@ class Behind:
 
 @dataclass(frozen=True, eq=False)
 class LocalNorms:
-    """The norms of the second convolution's rows, of the matrix's rows, and of the functionals of these."""
+    """The norms of the second convolution's rows, of the matrix's rows, and of the functionals of these.
+
+    `patterns` says how many rows the tables have, which are None where they are too large to be kept.
+    """
 
     units: Float[Tensor, " batch maps height width"]
     rows: Float[Tensor, " batch rows"] | None
     functionals: Float[Tensor, " batch others"] | None
     tables: list[KindTable] | None
+    patterns: int
 
 
 @torch.no_grad()
@@ -62,7 +66,8 @@ def local_norms(
             rest.add(table)
     kept = tables if sum(table.made.numel() for table in tables) <= KEPT else None
     lengths = _root(norms, q).permute(0, 3, 1, 2).contiguous()
-    return LocalNorms(lengths, *((None, None) if rest is None else rest.norms()), kept)
+    patterns = sum(len(table.gates) for table in tables)
+    return LocalNorms(lengths, *((None, None) if rest is None else rest.norms()), kept, patterns)
 
 
 def _gather(norms: Tensor, table: KindTable, found: Float[Tensor, " patterns places"], *, largest: bool) -> None:

@@ -122,7 +122,7 @@ def known_second_norms(
     None if there is no way that is better than making the rows again.
     """
     slopes = gate(region, 0).reshape(-1, *steps[0].shape)
-    if known.tables is not None and q != math.inf and sum(len(table.gates) for table in known.tables) < BLOCKS * rows:
+    if q != math.inf and known.patterns < BLOCKS * rows:
         layout = plan(*axes(steps[0], steps[1], region.net.input_shape), region.net.input_shape[0])
         weights = steps[0].weight(), steps[1].weight()
         return BlockNorms.apply(*weights, known.units, slopes, q, layout, known.tables).flatten(1)  # type: ignore[attr-defined]
