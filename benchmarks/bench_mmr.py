@@ -1,4 +1,4 @@
-"""A full MMR training step (forward, backward, Adam) against two baselines, in one run on two threads.
+"""A full MMR training step (forward, backward, Adam) against two baselines, in one run.
 
 - All rows: the norms of all rows with gradients, by products of blocks (`geometry.distances.free_distances`). This is how a
   step was made before rows were screened and shared. Steps of both kinds take turns, and ratios are of processor seconds, so
@@ -10,7 +10,7 @@ The loss is that of l_inf with k_B = 10 % of the units and k_D = K. States are w
 MNIST, and those of networks trained with MMR, where `results/` and the data set are there. MNIST has empty borders, where many
 patterns are equal; noise has none.
 
-    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3]
+    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3] [--threads 2]
 """
 
 from __future__ import annotations
@@ -165,15 +165,17 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--threads", type=int, default=2)
     options.add_argument("--case", type=int, choices=range(len(CASES)), help="one case only, in this process")
     given = options.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(given.threads)
     if given.case is not None:
         model, shape = CASES[int(given.case)]
         compare(model, shape, given.batch, given.repeats)
         return
     for case in range(len(CASES)):  # a process each, so that the peak of memory is the case's own
         settings = ["--case", str(case), "--batch", str(given.batch), "--repeats", str(given.repeats)]
+        settings += ["--threads", str(given.threads)]
         subprocess.run([sys.executable, __file__, *settings], check=True)
 
 

@@ -85,6 +85,8 @@ SWITCHES = {
     "one block at a time": (local_norms, "ENTRIES", 1),
     "patterns never shared": (_block_tables, "SHARED", 0.0),
     "patterns always shared": (_block_tables, "SHARED", 1.0),
+    "inactive units left out": (chosen_norms, "ACTIVE", 1.0),
+    "inactive units counted": (chosen_norms, "ACTIVE", 0.0),
     "gradients by windows": (chosen_norms, "BLOCKS", 0),
     "gradients by blocks": (chosen_norms, "BLOCKS", 2**40),
     "one row at a time": (window_norms, "PIECE", 1),
@@ -144,7 +146,7 @@ def twins(dtype: torch.dtype, equal_slopes: bool = True) -> tuple[Network, Tenso
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("equal_slopes", [True, False])
 def test_equal_units_examples_and_places(dtype: torch.dtype, *, equal_slopes: bool) -> None:
-    """Ties at the k-th distance, rows of zeros, more hyperplanes asked than are near: loss and gradient are those of all rows.
+    """Ties at the k-th distance, rows of zeros, more hyperplanes than are near: loss and gradient are those of all rows.
 
     Equal distances share the gradient in any way, so that gradients are compared where no tie is cut.
     """

@@ -24,7 +24,12 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms.chain_rows import first_norms
-from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms, known_second_norms
+from relucert.geometry.row_norms.chosen_norms import (
+    chosen_class_norms,
+    chosen_norms,
+    known_second_norms,
+    one_layer_class_norms,
+)
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     ConvolutionNorms,
@@ -58,7 +63,7 @@ class Nearest:
 
 
 def kth_smallest(values: Float[Tensor, " batch n"], k: int) -> Float[Tensor, " batch"]:
-    """The k-th smallest value of every example; numpy, where it can be asked, takes a fraction of the time."""
+    """The k-th smallest value of every example, by numpy where it can: it takes a quarter of torch's time."""
     if values.device.type != "cpu":
         return values.kthvalue(k, 1).values
     return torch.from_numpy(np.partition(values.numpy(), k - 1, axis=1)[:, k - 1])
@@ -126,6 +131,9 @@ def _class_distances(
     back through those alone that the regulariser uses.
     """
     bounds, known = given
+    steps = chain(region.net.graph)
+    if bounds is None and steps is not None and len(steps) == 2 and steps[0].conv is None:
+        return class_distances(logits, y, one_layer_class_norms(region, steps, y, q))
     own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
     with torch.no_grad():
         needed, beyond = ~own, torch.full_like(logits, math.inf)

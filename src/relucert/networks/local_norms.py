@@ -164,25 +164,24 @@ def block_gradients(
 
 
 class BlockNorms(torch.autograd.Function):
-    """`apply(inner, outer, known, slopes, q, plan, tables)`: the norms as they are known, with gradients block by block.
+    """`apply(inner, outer, slopes, known, q, plan)`: the known norms of the units, with gradients block by block.
 
     `inner` and `outer` are the filters, `slopes` those of the first convolution's ReLUs; q is 1 or 2.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, inner: Tensor, outer: Tensor, known: Tensor, slopes: Tensor, q: float, plan: Plan,
-        tables: list[KindTable] | None,
-    ) -> Float[Tensor, " batch maps height width"]:  # fmt: skip
-        ctx.save_for_backward(inner, outer, known, slopes)
-        ctx.work = q, plan, tables
-        return known.clone()
+        ctx: Any, inner: Tensor, outer: Tensor, slopes: Tensor, known: LocalNorms, q: float, plan: Plan
+    ) -> Float[Tensor, " batch maps height width"]:
+        ctx.save_for_backward(inner, outer, slopes)
+        ctx.work = known, q, plan
+        return known.units.clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        inner, outer, known, slopes = ctx.saved_tensors
-        q, plan, tables = ctx.work
+        inner, outer, slopes = ctx.saved_tensors
+        known, q, plan = ctx.work
         filters = (inner, outer)
-        tables = kind_tables(filters, slopes, plan) if tables is None else tables
-        return *block_gradients(filters, tables, gradients[0], known, q, plan), None, None, None, None, None
+        tables = kind_tables(filters, slopes, plan) if known.tables is None else known.tables
+        return *block_gradients(filters, tables, gradients[0], known.units, q, plan), None, None, None, None

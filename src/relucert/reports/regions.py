@@ -36,10 +36,10 @@ def page(found: Sequence[Explored], *, points: int) -> str:
         "",
         f"Radii in l2 of the first {points} test points, with pixels in [0, 1]. `region(regions=N)` opens N neighbours of the "
         "region of a point, nearest first; with 0 it is the theorem about one region alone. Without `start` it goes on until "
-        "N regions are open or the radius is known. `region(start='crown')` begins at the radius that `crown` proves. Lower and "
-        "upper are means over the correctly classified points, of the proved radius and of the distance of the nearest "
-        "counterexample found, where there is one. Exact: proved to be the distance of the counterexample, in percent. Seconds "
-        "are those of a point, one process with one thread.",
+        "N regions are open or the radius is known. `region(start='crown')` begins at the radius that `crown` proves. Lower "
+        "and upper are means over the correctly classified points, of the proved radius and of the distance of the nearest "
+        "counterexample found, where there is one. Exact: proved to be the distance of the counterexample, in percent. "
+        "Seconds are those of a point, one process with one thread.",
         "",
         *table(
             ["network", "method", "mean lower", "mean upper", "exact", "seconds a point"],

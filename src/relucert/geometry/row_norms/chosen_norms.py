@@ -17,7 +17,7 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
-from relucert.geometry.row_norms.chain_rows import differences, gate
+from relucert.geometry.row_norms.chain_rows import differences, gate, other_classes, with_own
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
@@ -30,6 +30,7 @@ from relucert.networks.windows import Units, WindowRows
 #: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
 Functionals = Callable[[Tensor], Tensor]
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
+ACTIVE = 0.9  # the share of units active in a batch above which products are made with all of them
 BLOCKS = 3  # patterns of blocks whose gradients take as long as those of one row on its window
 KEPT = 2**29  # bytes that are kept for the gradient; rows that need more are made again
 
@@ -125,7 +126,7 @@ def known_second_norms(
     if q != math.inf and known.patterns < BLOCKS * rows:
         layout = plan(*axes(steps[0], steps[1], region.net.input_shape), region.net.input_shape[0])
         weights = steps[0].weight(), steps[1].weight()
-        return BlockNorms.apply(*weights, known.units, slopes, q, layout, known.tables).flatten(1)  # type: ignore[attr-defined]
+        return BlockNorms.apply(*weights, slopes, known, q, layout).flatten(1)  # type: ignore[attr-defined]
     work = WindowRows(steps[:2], region.net.input_shape)
     adjoint, filters = work.factors()
     if adjoint.dim() != 2:
@@ -165,13 +166,34 @@ def _pulled_norms(
     return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * widest), *(weights or [like]), keep=keep)[0]
 
 
+def one_layer_class_norms(
+    region: LinearRegion, steps: list[Step], y: Int[Tensor, " batch"], q: float
+) -> Float[Tensor, " batch classes"]:
+    """The norms of all decision hyperplanes behind one matrix, 0 for the own class."""
+    slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
+    others = other_classes(y, len(last))
+    labels = y[:, None].expand_as(others)
+    rows = differences(last, labels.flatten(), others.flatten()).unflatten(0, others.shape)
+    return with_own(SharedProductNorms.apply(rows * slopes[:, None], first, q), y)  # type: ignore[arg-type]
+
+
 def _one_layer_norms(
     region: LinearRegion, steps: list[Step], y: Tensor, batch: Tensor, other: Tensor, q: float
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
-    last, slopes = steps[-1].weight(), gate(region, 0).flatten(1)
+    slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
     coefficients = differences(last, y, other) * slopes.index_select(0, batch)
-    return SharedProductNorms.apply(coefficients[None], steps[0].weight(), q)[0]  # type: ignore[index]
+    return SharedProductNorms.apply(coefficients[None], first, q)[0]  # type: ignore[index]
+
+
+def _active(
+    slopes: Float[Tensor, " batch n"], behind: Float[Tensor, " classes n"], ahead: Float[Tensor, " n inputs"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What belongs to the units that are active in some example, where those in none are worth a copy of the others."""
+    active = (slopes != 0).any(0).nonzero()[:, 0]
+    if len(active) > ACTIVE * slopes.shape[1]:
+        return slopes, behind, ahead
+    return slopes.index_select(1, active), behind.index_select(1, active), ahead.index_select(0, active)
 
 
 def _size(region: LinearRegion) -> int:
