@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding._gradient_bounds import GradientBounds
+from relucert.bounding._receptive_fields import FilterRows
 from relucert.bounding._shallow_bounds import Before, decided
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
@@ -36,7 +37,7 @@ from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import transpose_rows
+from relucert.networks.affine_map import leading_convolution, transpose_rows
 from relucert.networks.network import Network
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import Node, affine_ancestors, propagate
@@ -241,7 +242,10 @@ class _PreactivationBounds(ChargedIntervals):
                 known.lower.new_zeros(len(known.lower), 2, *known.lower.shape[1:]) if drift is None else drift
             )
         if roots == [0]:
-            return self.backward.linear(source, known, charge)
+            step = None if self.backward.exact(source) else leading_convolution(self.backward.graph, source)
+            if step is None:
+                return self.backward.linear(source, known, charge)
+            return FilterRows.of(self.backward, step, charge).bounds(self.backward, known)
         if self.tightening.rule is None:
             return known
         everything = self.tightening.every or not node.op.decided_by_sign
