@@ -41,7 +41,7 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification._device import decide_on_cpu
-from relucert.verification._incomplete import better_of_both, deep_bounds
+from relucert.verification._incomplete import better_of_both, deep_bounds, started
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
@@ -224,7 +224,7 @@ class Search:
             method = Alpha(budget=budget, seconds=_ROOT_SHARE * left)
             if _deep(self.double):
                 return deep_bounds(query, method)
-        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
+        known = started(query, method, query.double, query.wide)
         return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
