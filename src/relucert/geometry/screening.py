@@ -24,6 +24,7 @@ from relucert.geometry.distances import class_distances, free_distances, margin_
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms.chain_rows import first_norms
 from relucert.geometry.row_norms.chosen_norms import chosen_class_norms, chosen_norms, known_window_norms
+from relucert.geometry.row_norms.column_norms import with_column_norms
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     convolution_bounds,
@@ -121,15 +122,20 @@ def _class_distances(
 
 
 def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budget: int) -> list[Tensor | None]:
-    """The norms (1, units) of the nodes whose rows are the same for all examples, differentiable in the weights."""
+    """The norms (1 or batch, units) of nodes that cost less than their bounds would save, differentiable in the weights.
+
+    Those are nodes whose rows are the same for all examples, and nodes whose norms come from columns.
+    """
     if steps is not None:
-        return [first_norms(steps[0], q, region.net.input_shape), *[None] * (len(region.hyperplanes) - 1)]
-    return [
+        first = first_norms(steps[0], q, region.net.input_shape)
+        return with_column_norms(region, [first, *[None] * (len(region.hyperplanes) - 1)], steps, q, budget)
+    exact = [
         shared_norms(region, place, q, budget)
         if isinstance(hyperplanes, UnitHyperplanes) and not region.map.depends_on_pattern(hyperplanes.source)
         else None
         for place, hyperplanes in enumerate(region.hyperplanes)
     ]
+    return with_column_norms(region, exact, steps, q, budget)
 
 
 def _norm_bounds(
@@ -148,10 +154,21 @@ def _norm_bounds(
     classes = None
     if steps is not None and steps[0].conv is None and len(steps) == 2:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and sums_are_safe(steps, q):
+    elif (
+        steps is not None
+        and len(steps) > 2
+        and exact[1] is None
+        and _two_convolutions(steps)
+        and sums_are_safe(steps, q)
+    ):
         norms, tighter = convolution_bounds(region, steps, q, uppers[1])
         bounds[1 : 1 + len(tighter)] = tighter
     return bounds, classes, norms
+
+
+def _two_convolutions(steps: list[Step]) -> bool:
+    """Whether a chain begins with two convolutions."""
+    return steps[0].conv is not None and steps[1].conv is not None
 
 
 def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:

@@ -189,6 +189,13 @@ class Graph:
         return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
 
     @cached_property
+    def reach(self) -> tuple[tuple[int, ...], ...]:
+        """The widths of the windows of the input that units of each switching node read (`networks.colouring.reach`)."""
+        from relucert.networks.colouring import reach
+
+        return reach(self)
+
+    @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:
         """The ReLU and leaky ReLU nodes, in order."""
         return tuple(cast(Node[ReLU], node) for node in self.switches if isinstance(node.op, ReLU))
