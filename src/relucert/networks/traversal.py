@@ -189,11 +189,11 @@ class Graph:
         return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
 
     @cached_property
-    def reach(self) -> tuple[tuple[int, ...], ...]:
-        """The widths of the windows of the input that units of each switching node read (`networks.colouring.reach`)."""
-        from relucert.networks.colouring import reach
+    def windows(self) -> tuple[Any, ...]:
+        """The windows of the input that units of each switching node read (`networks.colouring.windows`)."""
+        from relucert.networks.colouring import windows
 
-        return reach(self)
+        return windows(self)
 
     @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:

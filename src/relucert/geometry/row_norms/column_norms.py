@@ -21,7 +21,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.chosen_norms import KEPT, chosen_norms
 from relucert.networks.affine_map import Step
-from relucert.networks.colouring import Colouring, push_columns
+from relucert.networks.colouring import Colouring, Stages, push_columns
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import ForwardRule, Graph, Node, propagate
 
@@ -31,17 +31,16 @@ PULLED = 2  # times what a multiplication takes in columns, it takes in rows tha
 
 @dataclass(frozen=True)
 class Plan:
-    """The switching nodes whose norms come from columns, the colours, and the multiplications of a column and of rows."""
+    """The switching nodes whose norms come from columns, and the multiplications of an example: in all, and of a row of each.
+
+    `stages` have the colours of columns from layer to layer, `colouring` those that serve all layers.
+    """
 
     places: tuple[int, ...]
     colouring: Colouring
-    column: int
+    stages: Stages
+    cost: int
     rows: tuple[int, ...]
-
-    @property
-    def cost(self) -> int:
-        """The multiplications of all columns of an example."""
-        return self.colouring.count * self.column
 
 
 def with_column_norms(
@@ -70,7 +69,7 @@ def with_column_norms(
 def plan(region: LinearRegion, missing: Sequence[int]) -> Plan | None:
     """Which of the nodes take their norms from columns at the least cost; None if rows are cheaper for all of them."""
     graph, shape = region.net.graph, region.net.input_shape
-    windows, before = graph.reach, _multiplications(graph)
+    windows, before = [each.widths for each in graph.windows], _multiplications(graph)
     rows = {place: sum(before[place].values()) for place in missing}
     pulled = {place: PULLED * region.hyperplanes[place].count * rows[place] for place in missing}
     best, least = None, sum(pulled.values())
@@ -78,8 +77,10 @@ def plan(region: LinearRegion, missing: Sequence[int]) -> Plan | None:
     for number in range(1, len(order) + 1):
         places = sorted(order[:number])
         colouring = Colouring(shape, tuple(max(sizes) for sizes in zip(*(windows[i] for i in places), strict=True)))
+        stages = Stages.of(graph, places)
         nodes = {node: cost for place in places for node, cost in before[place].items()}
-        chosen = Plan(tuple(places), colouring, sum(nodes.values()), tuple(rows[place] for place in places))
+        cost = sum(stages.at(graph, node).count * each for node, each in nodes.items())
+        chosen = Plan(tuple(places), colouring, stages, cost, tuple(rows[place] for place in places))
         cost = chosen.cost + sum(pulled[place] for place in order[number:])
         if cost < least:
             best, least = chosen, cost
@@ -204,9 +205,12 @@ class _Pieces:
     def rows(self, part: LinearRegion, start: int) -> list[Float[Tensor, " batch colours hyperplanes"]]:
         """What some colours have of the rows of all nodes, for some examples."""
         like = torch.zeros(0, dtype=part.net.dtype, device=part.net.device)
-        columns = self.plan.colouring.columns(start, start + self.colours(), like)
         sources = [part.hyperplanes[place].source for place in self.plan.places]
-        values = push_columns(part.map, columns, sources)
+        if self.colours() == self.plan.colouring.count:
+            first = self.plan.stages.colourings[0]
+            values = push_columns(part.map, first.columns(0, first.count, like), sources, self.plan.stages)
+        else:
+            values = push_columns(part.map, self.plan.colouring.columns(start, start + self.colours(), like), sources)
         return [
             part.hyperplanes[place].along(
                 values[source].expand(len(part), *values[source].shape[1:]), part.patterns[place]
