@@ -30,6 +30,7 @@ from relucert.geometry.row_norms.chosen_norms import (
     known_second_norms,
     one_layer_class_norms,
 )
+from relucert.geometry.row_norms.column_norms import with_column_norms
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
     ConvolutionNorms,
@@ -149,15 +150,20 @@ def _class_distances(
 
 
 def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budget: int) -> list[Tensor | None]:
-    """The norms (1, units) of the nodes whose rows are the same for all examples, differentiable in the weights."""
+    """The norms (1 or batch, units) of nodes that cost less than their bounds would save, differentiable in the weights.
+
+    Those are nodes whose rows are the same for all examples, and nodes whose norms come from columns.
+    """
     if steps is not None:
-        return [first_norms(steps[0], q, region.net.input_shape), *[None] * (len(region.hyperplanes) - 1)]
-    return [
+        first = first_norms(steps[0], q, region.net.input_shape)
+        return with_column_norms(region, [first, *[None] * (len(region.hyperplanes) - 1)], steps, q, budget)
+    exact = [
         shared_norms(region, place, q, budget)
         if isinstance(hyperplanes, UnitHyperplanes) and not region.map.depends_on_pattern(hyperplanes.source)
         else None
         for place, hyperplanes in enumerate(region.hyperplanes)
     ]
+    return with_column_norms(region, exact, steps, q, budget)
 
 
 def _norm_bounds(
@@ -176,11 +182,22 @@ def _norm_bounds(
     classes = None
     if steps is not None and steps[0].conv is None and len(steps) == 2:
         classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif steps is not None and len(steps) > 2 and steps[0].conv and steps[1].conv and sums_are_safe(steps, q):
+    elif (
+        steps is not None
+        and len(steps) > 2
+        and exact[1] is None
+        and _two_convolutions(steps)
+        and sums_are_safe(steps, q)
+    ):
         behind = convolution_norms(region, steps, q, (uppers[1], uppers[2] if len(uppers) > 2 else None), y)
         bounds[1 : 1 + len(behind.bounds)] = behind.bounds
         classes = behind.class_bounds
     return bounds, classes, behind
+
+
+def _two_convolutions(steps: list[Step]) -> bool:
+    """Whether a chain begins with two convolutions."""
+    return steps[0].conv is not None and steps[1].conv is not None
 
 
 def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:
