@@ -229,8 +229,8 @@ def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Mar
     """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
 
     A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
-    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count; but not where
-    the ball alone holds a counterexample.
+    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count, unless a
+    counterexample shows that the ball alone cannot be proved.
     """
     best = query.wide.new_full((2, *query.prop.offsets.shape, 3), -math.inf)
     if query.units is not None and query.row_margins is not None:
