@@ -40,7 +40,9 @@ def run(folder: Path, network: Path, exact: bool = False) -> int:
         ball = f"l_{header.get('p')} {header.get('eps')}, class {header.get('label')}, input {str(header.get('point'))[:12]}"
         print(f"{path.name}: {word}: {text}; {ball}", flush=True)
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
-    print(f"{len(paths)} files: {words or 'nothing to check'}; network {net.digest[:12]}, {time.monotonic() - started:.1f} s")
+    print(
+        f"{len(paths)} files: {words or 'nothing to check'}; network {net.digest[:12]}, {time.monotonic() - started:.1f} s"
+    )
     return 1 if counts["NOT CHECKED"] else 0 if paths else 2
 
 

@@ -62,7 +62,7 @@ class Tile:
     blocks: dict[int, Array]
 
 
-#: From the position of a ReLU, its entries and rows behind it: rows before it, what the lower and the upper bound add, the cost.
+#: From the position of a ReLU, its entries and rows behind it: rows before it, what both bounds add, and the cost.
 Relax = Callable[[int, Any, Array], tuple[Array, Array, Array, Any]]
 
 
@@ -101,7 +101,9 @@ class Bounds:
 
     def least(self, found: Passed, boxed: bool = True) -> Array:
         """The smallest value over the ball."""
-        return self.num.down(self.ball.minimum(found.rows, found.units, boxed) + found.low - self.num.raised(found.cost))
+        return self.num.down(
+            self.ball.minimum(found.rows, found.units, boxed) + found.low - self.num.raised(found.cost)
+        )
 
     def descend(
         self, place: int, rows: Array, relax: Relax, start: Any = 0, cost: Any = 0, tile: Tile | None = None
@@ -220,7 +222,10 @@ class Bounds:
             cost = num.gamma(4) * self.size(node.inputs[0]) * rounded + num.gamma(len(low) + 8) * offset
             cost = num.raised(cost + (0 if own is None else own))
         lost = 0 if own is None else own
-        after = [np.maximum(end, end if node.leak == 0 else step(leak * end)) for end, step in ((low, num.down), (high, num.up))]
+        after = [
+            np.maximum(end, end if node.leak == 0 else step(leak * end))
+            for end, step in ((low, num.down), (high, num.up))
+        ]
         if node.leak == 0:
             after = [np.maximum(end, leak) for end in (low, high)]
         self._add(after[0] - lost, after[1] + lost, cost, own)
@@ -317,5 +322,7 @@ def _joined(parts: list[Passed]) -> Passed:
     units: Any = slice(None)
     if not isinstance(parts[0].units, slice):
         units = np.concatenate([np.broadcast_to(part.units, part.rows.shape) for part in parts])
-    rows, low, high, cost = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "low", "high", "cost"))
+    rows, low, high, cost = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "low", "high", "cost")
+    )
     return Passed(rows, units, low, high, cost)

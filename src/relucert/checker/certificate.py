@@ -42,7 +42,10 @@ class Certificate:
             raise Refused(f"the file cannot be read: {error}") from error
         require(isinstance(header, dict), "the header must be an object")
         require(header.get("format") == FORMAT, "the file is no certificate of relucert")
-        require(header.get("version") == VERSION, f"the format has version {header.get('version')}, this checker knows {VERSION}")
+        require(
+            header.get("version") == VERSION,
+            f"the format has version {header.get('version')}, this checker knows {VERSION}",
+        )
         for name, array in arrays.items():
             require(array.dtype.kind in KINDS.get(name, ""), f"array {name} is unknown or has the wrong kind")
         return cls(header, arrays)
@@ -50,7 +53,9 @@ class Certificate:
     def field(self, name: str, kind: type | tuple[type, ...]) -> Any:
         """A field of the header, which must be there and of a kind."""
         value = self.header.get(name)
-        require(isinstance(value, kind) and not isinstance(value, bool), f"field {name} is missing or of the wrong kind")
+        require(
+            isinstance(value, kind) and not isinstance(value, bool), f"field {name} is missing or of the wrong kind"
+        )
         return value
 
     def array(self, name: str, size: int | None = None) -> Array:

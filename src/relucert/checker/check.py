@@ -29,7 +29,9 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
     require(all(type(rival) is int and rival in others for rival in rivals), "rivals must be other classes")
     given = certificate.array("x")
     require(given.dtype.name == net.dtype and given.shape == net.nodes[0].shape, "the input does not fit the network")
-    require(certificate.field("point", str) == digest(given, label), "the input is not the one that the certificate names")
+    require(
+        certificate.field("point", str) == digest(given, label), "the input is not the one that the certificate names"
+    )
     x = given.ravel()
     arithmetic = certificate.field("arithmetic", str)
     require(arithmetic in ("real", net.dtype), f"the network is not executed in {arithmetic}")
@@ -79,7 +81,9 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
     units, slopes, betas = certificate.array("units"), certificate.array("slopes"), certificate.array("betas")
     require(np.isfinite(slopes).all(), "slopes must be numbers")
     require(np.isfinite(betas).all() and (betas >= 0).all(), "multipliers of splits must not be negative")
-    require(units.ndim == betas.ndim == tree.ndim == 1 and slopes.ndim == 2, "arrays of the trees have the wrong shapes")
+    require(
+        units.ndim == betas.ndim == tree.ndim == 1 and slopes.ndim == 2, "arrays of the trees have the wrong shapes"
+    )
     require(slopes.shape[1] == len(units), "slopes must be given for every leaf and every one of the units")
     total = sum(bounds.net.nodes[at].size for at in bounds.net.relus)
     require(((units >= 0) & (units < total)).all(), "there is no such unit")

@@ -23,7 +23,7 @@ KINDS = {"F32": "float32", "F64": "float64"}
 
 @dataclass(eq=False)
 class Node:
-    """An input, a ReLU max(z, leak z), or any other kind, an affine map: `apply` and its adjoint `back` on rows of numbers, and `bias`.
+    """An input, a ReLU max(z, leak z), or an affine map: `apply` and its adjoint `back` on rows of numbers, and `bias`.
 
     `terms` bounds the length of every sum in the map, the adjoint and the bias. `moves` says that entries are only moved;
     `matrix` is that of a linear layer; `window` has for units of a convolution the entries they read (-1: padding) and weights.
@@ -92,7 +92,9 @@ def _safetensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     tensors = {}
     for name, entry in header.items():
         if name != "__metadata__":
-            require(entry["dtype"] in KINDS, f"tensor {name} has dtype {entry['dtype']}, which this checker does not know")
+            require(
+                entry["dtype"] in KINDS, f"tensor {name} has dtype {entry['dtype']}, which this checker does not know"
+            )
             low, high = (start + place for place in entry["data_offsets"])
             tensors[name] = np.frombuffer(data[low:high], KINDS[entry["dtype"]]).reshape(entry["shape"])
     return header.get("__metadata__", {}), tensors
@@ -161,7 +163,9 @@ def _conv(node: Node, settings: dict[str, Any], weight: Array, bias: Array | Non
     """A convolution: windows of the padded image times the filters; the adjoint adds windows up again."""
     (channels, height, width), (filters, _, tall, wide) = shape, weight.shape
     (step, side), (top, left) = settings["stride"], settings["padding"]
-    require(settings["groups"] == 1 and settings["dilation"] == [1, 1], "convolutions with groups or dilation are not known")
+    require(
+        settings["groups"] == 1 and settings["dilation"] == [1, 1], "convolutions with groups or dilation are not known"
+    )
     _, rows_out, columns_out = node.shape
     require(weight.shape[1] == channels and node.shape[0] == filters, "a convolution does not fit its shapes")
     require(rows_out == (height + 2 * top - tall) // step + 1, "a convolution does not fit its shapes")

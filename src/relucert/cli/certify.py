@@ -101,7 +101,8 @@ def run(config: Certify) -> int:
     print("decided by: " + ", ".join(f"{stage} {count / found.points:.1%}" for stage, count in found.by.items()))
     print(f"records: {plain.records}")
     if plain.proofs is not None:
-        written = ", ".join(f"{count} without a certificate" if kind == "none" else f"{count} {kind}" for kind, count in proofs.items())
+        said = {"none": "without a certificate"}
+        written = ", ".join(f"{count} {said.get(kind, kind)}" for kind, count in proofs.items())
         print(f"certificates: {plain.proofs} ({written or 'none'})")
     return 0
 

@@ -7,7 +7,7 @@ optimised slopes, as `alpha` gives it. Any slopes give a bound, so that they are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -73,9 +73,6 @@ def _preorder(leaves: list[Leaf], tree: list[int]) -> list[tuple[Leaf, list[int]
     waiting: list[tuple[list[Leaf], list[int]]] = [(leaves, [])]
     while waiting:
         some, path = waiting.pop()
-        if len(some) == 1:
-            path = [*path, *(unit for unit in some[0].splits if unit not in path)]
-            assert len(path) == len(some[0].splits)
         common = set.intersection(*(set(leaf.splits) for leaf in some)) - set(path)
         if not common:
             assert len(some) == 1, "leaves of a tree share the split of its root"
@@ -111,7 +108,9 @@ class Recording(Search):
         net, query, inputs = self.double, self.query, {}
         for node, place in zip(net.relus, self.known.net.relus, strict=True):
             source = self.known.net.nodes[place].inputs[0]
-            ends = (torch.from_numpy(side[source]).reshape(1, *node.shape) for side in (self.known.low, self.known.high))
+            ends = (
+                torch.from_numpy(side[source]).reshape(1, *node.shape) for side in (self.known.low, self.known.high)
+            )
             inputs[node.index] = Interval(*ends)
         rounding = rounding_over(net, query.wide, query.ball, inputs, query.net.dtype)
         logits = Interval(*(torch.from_numpy(side[-1])[None] for side in (self.known.low, self.known.high)))
