@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,6 +21,7 @@ from relucert.core.ball import Ball
 from relucert.core.verdict import Verdict
 from relucert.networks.network import Network
 from relucert.verification.proofs.prover import NETWORK, Claim, Prover
+from zoo import randomised
 
 BOX = (0.0, 1.0)
 
@@ -29,12 +31,30 @@ def plane_network(seed: int, widths: tuple[int, ...] = (8, 6), dtype: torch.dtyp
     draw = torch.Generator().manual_seed(seed)
     layers: list[nn.Module] = []
     sizes = (2, *widths, 3)
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in itertools.pairwise(sizes):
         layer = nn.Linear(before, after, dtype=dtype)
         for part in layer.parameters():
             part.data = torch.randint(-24, 25, part.shape, generator=draw).to(dtype) / 16
         layers += [layer, nn.ReLU()]
     return Network(nn.Sequential(*layers[:-1]), (2,)).eval()
+
+
+class _Residual(nn.Module):
+    """A convolution, a block that is added to its input, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.last = nn.Linear(3 * 25, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = torch.relu(self.first(x))
+        return self.last(torch.relu(before - self.inner(before)).flatten(1))
+
+
+def plain_residual() -> Network:
+    """A residual network without batch norm."""
+    return Network(randomised(_Residual(), 3).double(), (1, 5, 5)).eval()
 
 
 def points(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

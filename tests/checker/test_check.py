@@ -98,9 +98,10 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
 )
 def test_the_first_step_that_does_not_hold_is_named(tmp_path: Path, change: dict[str, object], says: str) -> None:
     path = by_hand(tmp_path)
+    given = by_rule(path, "inf", 0.1, "parallel")
+    damaged, net = Certificate(given.header | change, given.arrays), read(path, Outward())
     with pytest.raises(Refused, match=says):
-        given = by_rule(path, "inf", 0.1, "parallel")
-        check(Certificate(given.header | change, given.arrays), read(path, Outward()), Outward())
+        check(damaged, net, Outward())
 
 
 @pytest.fixture(scope="module")

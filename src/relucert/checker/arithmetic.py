@@ -1,7 +1,8 @@
 """Two arithmetics with one interface: float64 with every bound rounded outwards, or rational numbers without rounding.
 
-A sum of n products of float64 numbers, in any order and with or without fused operations, is off by at most gamma_n = n u / (1 - n u)
-times the sum of absolute products, u = 2^-53. Formulas are written once: where they charge gamma_n, exact arithmetic charges 0.
+A sum of n products of float64 numbers, in any order and with or without fused operations, is off by at most gamma_n = n u /
+(1 - n u) times the sum of absolute products, u = 2^-53. Formulas are written once: where they charge gamma_n, exact arithmetic
+charges 0.
 """
 
 from __future__ import annotations

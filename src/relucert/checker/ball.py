@@ -1,4 +1,4 @@
-"""The inputs that a certificate speaks of, { z : ||z - x||_p <= eps, lower <= z <= upper }, and minima of linear functions over it.
+"""The inputs of a certificate, { z : ||z - x||_p <= eps, lower <= z <= upper }, and minima of linear functions over them.
 
 With slacks a = x - lower and b = upper - x, a step d lies in [-a, b]. For every t >= 0, by duality,
 

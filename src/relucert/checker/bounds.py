@@ -62,7 +62,7 @@ class Tile:
     blocks: dict[int, Array]
 
 
-#: From the position of a ReLU, its entries and rows behind it: rows before it, what the lower and the upper bound add, the cost.
+#: From the position of a ReLU, its entries and rows behind it: rows before it, what both bounds add, and the cost.
 Relax = Callable[[int, Any, Array], tuple[Array, Array, Array, Any]]
 
 

@@ -23,7 +23,7 @@ KINDS = {"F32": "float32", "F64": "float64"}
 
 @dataclass(eq=False)
 class Node:
-    """An input, a ReLU max(z, leak z), or any other kind, an affine map: `apply` and its adjoint `back` on rows of numbers, and `bias`.
+    """An input, a ReLU max(z, leak z), or an affine map: `apply` and its adjoint `back` on rows of numbers, and `bias`.
 
     `terms` bounds the length of every sum in the map, the adjoint and the bias. `moves` says that entries are only moved;
     `matrix` is that of a linear layer; `window` has for units of a convolution the entries they read (-1: padding) and weights.

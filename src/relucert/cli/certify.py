@@ -60,9 +60,8 @@ def run(config: Certify) -> int:
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
     if plain.proofs is not None:
-        written = ", ".join(
-            f"{count} without a certificate" if kind == "none" else f"{count} {kind}" for kind, count in proofs.items()
-        )
+        said = {"none": "without a certificate"}
+        written = ", ".join(f"{count} {said.get(kind, kind)}" for kind, count in proofs.items())
         print(f"certificates: {plain.proofs} ({written or 'none'})")
     print(next_step(plain.records, found.counts["unknown"]))
     return 0

@@ -84,8 +84,8 @@ class SubProblems:
 
     The float64 copy of `query` has ReLUs only. `balls` has pre-activation bounds over whole balls, and in l2 how far units
     move; `rate` is the step size of dual ascent, and `candidates` the number of units that it proposes for a split. Units are
-    numbered over all ReLUs in the order of the nodes. Where `recorded`, slopes and multipliers are those of the margin. The problems in `over_balls` (problems,) are bounded over balls of units
-    besides boxes.
+    numbered over all ReLUs in the order of the nodes. The problems in `over_balls` (problems,) are bounded over balls of units
+    besides boxes. Where `recorded`, slopes and multipliers are those of the margin.
     """
 
     query: Query

@@ -99,7 +99,7 @@ def _deep(net: Network) -> bool:
 
 
 class Search:
-    """The subproblems of all problems, and what is known of the points; for certificates `recorded`, and without balls of units."""
+    """The subproblems of all problems, and what is known of the points; `recorded` for certificates, without balls of units."""
 
     recorded = False
 

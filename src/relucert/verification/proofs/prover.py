@@ -33,15 +33,15 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs.rules import rule_proofs
-from relucert.verification.proofs.trees import shortened, tree_proof
+from relucert.verification.proofs._rules import rule_proofs
+from relucert.verification.proofs._trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
 #: Verdicts that have certificates.
 FINAL = (Verdict.ROBUST, Verdict.VULNERABLE)
 #: The network of a folder of certificates, as the checker reads it.
 NETWORK = "network.safetensors"
-#: By how much the search for a tree exceeds zero, in parts of the size of the logits: for other slopes and the checker's rounding.
+#: By how much margins of trees must exceed zero, in parts of the size of the logits: room for shorter slopes and rounding.
 _SLACKS = (1e-4, 1e-6)
 
 

@@ -73,9 +73,6 @@ def _preorder(leaves: list[Leaf], tree: list[int]) -> list[tuple[Leaf, list[int]
     waiting: list[tuple[list[Leaf], list[int]]] = [(leaves, [])]
     while waiting:
         some, path = waiting.pop()
-        if len(some) == 1:
-            path = [*path, *(unit for unit in some[0].splits if unit not in path)]
-            assert len(path) == len(some[0].splits)
         common = set.intersection(*(set(leaf.splits) for leaf in some)) - set(path)
         if not common:
             assert len(some) == 1, "leaves of a tree share the split of its root"
