@@ -332,6 +332,12 @@ def test_a_cluster_of_which_workers_and_the_scheduler_die_trains_the_trials_of_o
         assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
 
 
+def fill(journal: Journal) -> None:
+    """Begin and measure trials without end."""
+    while True:
+        journal.measure(journal.begin({"lam": "1"}), made(0.5, 0.5))
+
+
 def test_a_journal_on_a_full_disk_loses_nothing(tmp_path):
     """A file system of sixteen kilobytes, where mounting one is allowed; then more room."""
     if subprocess.run(
@@ -341,8 +347,7 @@ def test_a_journal_on_a_full_disk_loses_nothing(tmp_path):
     try:
         with Journal(tmp_path / "sweep", {}) as journal:
             with pytest.raises(FileAccessError, match="cannot be written: No space left on device"):
-                while True:
-                    journal.measure(journal.begin({"lam": "1"}), made(0.5, 0.5))
+                fill(journal)
             kept = figures(journal.trials)
         assert figures(read_trials(tmp_path / "sweep/trials.jsonl")[0]) == kept
         subprocess.run(["mount", "-o", "remount,size=1m", str(tmp_path)], check=True)
