@@ -21,7 +21,7 @@ from relucert.core.errors import ClusterError, DamagedData, FileAccessError, Inv
 from relucert.networks.prediction import error
 from relucert.sweeps._stopping import checkpoints, stops
 from relucert.sweeps.config import SweepConfig
-from relucert.sweeps.journal import Figures, Trial, read_trials
+from relucert.sweeps.journal import Figures, Journal, Trial, read_trials
 from relucert.sweeps.sweep import sweep, trial_name
 from relucert.training.config import TrainConfig
 from relucert.training.loop import config_task
@@ -330,6 +330,34 @@ def test_a_cluster_of_which_workers_and_the_scheduler_die_trains_the_trials_of_o
     for trial in one.trials:
         nets = [rc.load(tmp_path / name / trial_name(trial.number)).state_dict() for name in ("one", "many")]
         assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
+
+
+def fill(journal: Journal) -> None:
+    """Begin and measure trials without end."""
+    while True:
+        journal.measure(journal.begin({"lam": "1"}), made(0.5, 0.5))
+
+
+def test_a_journal_on_a_full_disk_loses_nothing(tmp_path):
+    """A file system of sixteen kilobytes, where mounting one is allowed; then more room."""
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tmp_path)], capture_output=True
+    ).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        with Journal(tmp_path / "sweep", {}) as journal:
+            with pytest.raises(FileAccessError, match="cannot be written: No space left on device"):
+                fill(journal)
+            kept = figures(journal.trials)
+        assert figures(read_trials(tmp_path / "sweep/trials.jsonl")[0]) == kept
+        subprocess.run(["mount", "-o", "remount,size=1m", str(tmp_path)], check=True)
+        with Journal(tmp_path / "sweep", {}) as journal:
+            journal.begin({"lam": "2"})
+        found = figures(read_trials(tmp_path / "sweep/trials.jsonl")[0])
+        assert found[:-1] == kept
+        assert len(kept) > 10
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 @pytest.mark.slow

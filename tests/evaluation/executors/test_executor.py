@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import socket
 import time
 from functools import partial
 from itertools import pairwise
@@ -84,6 +85,7 @@ def test_executors_that_make_no_sense_are_refused():
         ((0, None), "workers must be at least 1, got 0"),
         ((2, "tcp://127.0.0.1:1"), "workers must be left out with a scheduler, whose workers are used, got 2"),
         ((None, "127.0.0.1"), "scheduler must be an address such as tcp://HOST:8786, got '127.0.0.1'"),
+        ((None, "tcp://head"), "scheduler must be an address such as tcp://HOST:8786, got 'tcp://head'"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             executor_of(*arguments)
@@ -126,6 +128,17 @@ def test_a_cluster_of_which_a_worker_is_killed_makes_the_records_of_one_process(
             out = {place: tmp_path / f"{type(config).__name__}-{place}.jsonl" for place in ("one", "cluster")}
             one = records(dataclasses.replace(config, workers=1, out=out["one"]))
             assert records(dataclasses.replace(config, scheduler=cluster.address, out=out["cluster"])) == one
+
+
+def test_a_server_that_is_no_scheduler_is_one_error(monkeypatch):
+    cluster = pytest.importorskip("relucert.evaluation.executors._cluster")
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "REACH", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(ClusterError, match="scheduler must be the address of a Dask scheduler that can be reached"):
+            cluster.Cluster(f"tcp://127.0.0.1:{silent.getsockname()[1]}", reach=0.5)
 
 
 @pytest.mark.slow

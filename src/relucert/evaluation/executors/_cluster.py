@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -122,12 +123,30 @@ def _connected(address: str, seconds: float) -> Any:
         if address.startswith("tcp://"):  # the client of Dask goes on trying where nobody listens
             host, _, port = address.removeprefix("tcp://").rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-        return Client(address, timeout=seconds, set_as_default=False, name="relucert")
+        made = _within(2 * seconds, lambda: Client(address, timeout=seconds, set_as_default=False, name="relucert"))
     except (OSError, ValueError, OverflowError) as error:
         raise ClusterError(
             f"scheduler must be the address of a Dask scheduler that can be reached, got {address!r}: "
             f"{' '.join(str(error).split()) or type(error).__name__}"
         ) from error
+    return made
+
+
+def _within(seconds: float, make: Callable[[], Result]) -> Result:
+    """What a function returns, or a TimeoutError: Dask waits for ever for a server that listens and is no scheduler."""
+    future: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        return future.result(timeout=seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no answer of a scheduler in {seconds:g} seconds") from None
 
 
 def _called(expected: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from relucert.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from relucert.evaluation.executors.executor import Executor
+
+_ADDRESS = re.compile(r"(tcp|tls)://\S+:\d{1,5}")
 
 
 def executor_of(workers: int | None = None, scheduler: str | None = None) -> Executor:
@@ -34,5 +37,5 @@ def check_choice(workers: int | None, scheduler: str | None) -> None:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
     if scheduler is not None and workers is not None:
         raise InvalidInput(f"workers must be left out with a scheduler, whose workers are used, got {workers}")
-    if scheduler is not None and not scheduler.startswith(("tcp://", "tls://")):
+    if scheduler is not None and not _ADDRESS.fullmatch(scheduler):
         raise InvalidInput(f"scheduler must be an address such as tcp://HOST:8786, got {scheduler!r}")
