@@ -24,7 +24,7 @@ INK, FAINT, GAP = "#222222", "#8a8a8a", "#b9bfc6"
 #: Lines of one figure differ in their dashes as well as in their colours.
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)), (0, (2, 2)))
 DPI = 200
-PALETTE = 128
+PALETTE = 64
 
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "legend.fontsize": 7,
@@ -72,7 +72,9 @@ def picture_files(name: str, figure: Figure) -> dict[str, str | bytes]:
         figure.savefig(pixels, format="png", dpi=DPI)
         figure.savefig(vectors, format="svg", dpi=DPI, metadata={"Date": None, "Creator": None})
     with Image.open(pixels) as picture:
-        picture.convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        picture.convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            small, "png", optimize=True
+        )
     return {f"{name}.png": small.getvalue(), f"{name}.svg": vectors.getvalue()}
 
 
