@@ -52,12 +52,13 @@ def regions_figure(networks: Sequence[RegionsOnPlane]) -> Figure:
     figure = canvas(PAGE / 2 * len(networks), PAGE / 2 + 0.05)
     axes = np.atleast_1d(figure.subplots(1, len(networks)))
     for one, network in zip(axes, networks, strict=True):
-        _draw(one, network)
+        _draw(one, network, max(network.number for network in networks))
         one.set_title(f"{network.title}: {network.number:,} regions")
     return figure
 
 
-def _draw(axes: Axes, network: RegionsOnPlane) -> None:
+def _draw(axes: Axes, network: RegionsOnPlane, most: int) -> None:
+    """Draw one network; lines are the thinner, the more regions the most crowded network has."""
     from matplotlib.collections import LineCollection, PolyCollection
 
     cells = [polygon[:count] for polygon, count in zip(network.vertices, network.count, strict=True)]
@@ -69,7 +70,7 @@ def _draw(axes: Axes, network: RegionsOnPlane) -> None:
         axes.add_collection(
             PolyCollection(cells, facecolors=colours, edgecolors=colours, linewidths=0.2, rasterized=len(cells) > 2000)
         )
-    width = 0.6 if network.number < 1000 else 0.35 if network.number < 10_000 else 0.18
+    width = 0.6 if most < 1000 else 0.4 if most < 10_000 else 0.15
     axes.add_collection(LineCollection(list(network.boundaries), colors=INK, linewidths=width))
     axes.add_collection(LineCollection(list(network.decisions), colors=COLOURS[2], linewidths=1.6))
     size = 55.0 if len(network.inputs) < FEW else 7.0
