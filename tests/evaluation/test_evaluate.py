@@ -73,6 +73,16 @@ def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_p
         assert resumed.robust_error == whole.robust_error
 
 
+def test_some_points_alone_have_the_records_of_all(config, tmp_path):
+    whole = {record.index: record for record in EvaluateTask(config).records()}
+    only = {3, 25, 26}
+    task = EvaluateTask(replace(config, out=tmp_path / "some.jsonl"))
+    assert [record.index for record in task.records(only)] == [3, 25, 26]
+    some = RecordStore(tmp_path / "some.jsonl")
+    # Pieces are evaluated as a whole, so that the answers are the same.
+    assert {record.index: record for record in some.records()} == {index: whole[index] for index in only}
+
+
 def test_what_is_known_is_not_done_again(config, monkeypatch):
     first = evaluate(config)
     monkeypatch.setattr(module, "attack_points", lambda *a, **k: pytest.fail("attacked again"))

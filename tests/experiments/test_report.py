@@ -18,6 +18,7 @@ from relucert.evaluation.config import CertifyConfig, RadiusConfig
 from relucert.evaluation.radius import radii
 from relucert.experiments import report as module
 from relucert.experiments.report import report
+from relucert.records.store import RecordStore
 from relucert.reports.config import ReportConfig
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
@@ -87,7 +88,7 @@ def test_inputs_that_are_not_those_of_the_records_are_not_shown(trained, tmp_pat
 
 def test_a_counterexample_far_from_its_input_is_refused(trained):
     folder, _ = trained
-    (subject,) = module.subjects([("run", module.RecordStore(folder / "records.jsonl"))])
+    (subject,) = module.subjects([("run", RecordStore(folder / "records.jsonl"))])
     witnesses = module._witnesses(subject)
     index, array = next(iter(witnesses.items()))
     x = dataset("digits").x_test.numpy()

@@ -19,7 +19,7 @@ from relucert.training.progress import Watcher
 def config(out, name="table2", **given):
     """One network with one epoch and four points, if nothing else is given."""
     small = {"models": ("fc1",), "schemes": ("mmr",), "epochs": 1, "points": 4, "quick": True, "workers": 1}
-    return ReproduceConfig(name=name, out=out, runs=out / "none", **(small | given))
+    return ReproduceConfig(**({"name": name, "out": out, "runs": out / "none"} | small | given))
 
 
 def run(out, name="table2", say=lambda line: None, **given):

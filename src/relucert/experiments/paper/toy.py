@@ -19,8 +19,8 @@ from relucert.training.problem import train
 POINTS, UNITS = 128, 100
 #: Copies of the points in an epoch: a run is saved after every epoch, and steps are what counts.
 COPIES = 16
-EPOCHS, QUICK_EPOCHS = 150, 4
-SCHEMES = {"plain": "plain", "mmr": "mmr(lam=1.0, gamma_b=0.25, gamma_d=0.15, k_b=(20, 4), k_d=(1, 1))"}
+EPOCHS, QUICK_EPOCHS = 60, 4
+SCHEMES = {"plain": "plain", "mmr": "mmr(lam=2.0, gamma_b=0.3, gamma_d=0.15, k_b=(100, 50), k_d=(1, 1))"}
 
 
 def toy_points(seed: int = 0) -> tuple[Tensor, Tensor]:

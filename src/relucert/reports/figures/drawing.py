@@ -24,7 +24,8 @@ INK, FAINT, GAP = "#222222", "#8a8a8a", "#b9bfc6"
 #: Lines of one figure differ in their dashes as well as in their colours.
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1.5, 1, 1.5)), (0, (7, 2)), (0, (2, 2)))
 DPI = 200
-PALETTE = 128
+#: Numbers of colours of a PNG, and the bytes above which it has fewer.
+PALETTES, LARGE = (64, 24, 12), 300_000
 
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "legend.fontsize": 7,
@@ -61,19 +62,27 @@ def canvas(width: float, height: float) -> Figure:
 
 
 def picture_files(name: str, figure: Figure) -> dict[str, str | bytes]:
-    """The two files of a figure by name; equal figures give equal bytes.
-
-    The PNG has a palette of `PALETTE` colours, which makes it several times smaller.
-    """
-    from PIL import Image
-
-    pixels, small, vectors = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    """The two files of a figure by name; equal figures give equal bytes."""
+    pixels, vectors = io.BytesIO(), io.BytesIO()
     with _style():
         figure.savefig(pixels, format="png", dpi=DPI)
         figure.savefig(vectors, format="svg", dpi=DPI, metadata={"Date": None, "Creator": None})
+    return {f"{name}.png": _with_palette(pixels), f"{name}.svg": vectors.getvalue()}
+
+
+def _with_palette(pixels: io.BytesIO) -> bytes:
+    """A PNG with a palette, which makes it several times smaller: the first of `PALETTES` that does for `LARGE` bytes."""
+    from PIL import Image
+
+    small = io.BytesIO()
     with Image.open(pixels) as picture:
-        picture.convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    return {f"{name}.png": small.getvalue(), f"{name}.svg": vectors.getvalue()}
+        whole = picture.convert("RGB")
+    for colours in PALETTES:
+        small = io.BytesIO()
+        whole.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        if small.tell() <= LARGE:
+            break
+    return small.getvalue()
 
 
 def bare(axes: Axes) -> None:

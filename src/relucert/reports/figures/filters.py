@@ -32,7 +32,7 @@ def filters_figure(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndar
     }
     lows = {name: [_square(one) for one in filters[:SECOND]] for name, filters in second.items()}
     rows = [*tops.items(), *lows.items()]
-    figure = canvas(PAGE, PAGE * 0.9 / SECOND * (len(rows) + 1.2))
+    figure = canvas(PAGE, PAGE * 0.9 / SECOND * (1.2 * len(rows) + 1.4))
     grid = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
     for number, (axes, (name, pictures)) in enumerate(zip(grid, rows, strict=True)):
         most = max(float(np.abs(np.stack(pictures)).max()), 1e-30)

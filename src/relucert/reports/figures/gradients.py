@@ -29,7 +29,7 @@ def gradients_figure(images: np.ndarray, gradients: Mapping[str, np.ndarray]) ->
     rows = {"image": [image[0] if grey else image.transpose(1, 2, 0) for image in images]}
     for name, values in gradients.items():
         rows[name] = [relative(value[0]) if grey else scaled(value).transpose(1, 2, 0) for value in values]
-    figure = canvas(PAGE, PAGE * 0.9 / len(images) * len(rows) * 0.98)
+    figure = canvas(PAGE, PAGE * 0.9 / len(images) * len(rows) * 1.13)
     grid = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
     for number, (axes, (name, pictures)) in enumerate(zip(grid, rows.items(), strict=True)):
         picture = strip(pictures, SCALE)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: Fillings of the cells, which tell neighbours apart: greys that stay behind lines and points.
 _GREYS = ("#f7f7f7", "#e9edf1", "#dde4ea", "#f0ece6", "#e4ddd3", "#eef3ee")
 MARKERS = "os^Dv"
+FEW = 10  # points that are so few are drawn large
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,17 +47,18 @@ class RegionsOnPlane:
 
 
 @styled
-def regions_figure(networks: Sequence[RegionsOnPlane], size: float = 7.0) -> Figure:
-    """One square for every network, the title with the number of regions above it; `size` is that of the points."""
+def regions_figure(networks: Sequence[RegionsOnPlane]) -> Figure:
+    """One square for every network, the title with the number of regions above it."""
     figure = canvas(PAGE / 2 * len(networks), PAGE / 2 + 0.05)
     axes = np.atleast_1d(figure.subplots(1, len(networks)))
     for one, network in zip(axes, networks, strict=True):
-        _draw(one, network, size)
+        _draw(one, network, max(network.number for network in networks))
         one.set_title(f"{network.title}: {network.number:,} regions")
     return figure
 
 
-def _draw(axes: Axes, network: RegionsOnPlane, size: float) -> None:
+def _draw(axes: Axes, network: RegionsOnPlane, most: int) -> None:
+    """Draw one network; lines are the thinner, the more regions the most crowded network has."""
     from matplotlib.collections import LineCollection, PolyCollection
 
     cells = [polygon[:count] for polygon, count in zip(network.vertices, network.count, strict=True)]
@@ -68,14 +70,15 @@ def _draw(axes: Axes, network: RegionsOnPlane, size: float) -> None:
         axes.add_collection(
             PolyCollection(cells, facecolors=colours, edgecolors=colours, linewidths=0.2, rasterized=len(cells) > 2000)
         )
-    width = 0.6 if network.number < 1000 else 0.35 if network.number < 10_000 else 0.18
+    width = 0.6 if most < 1000 else 0.4 if most < 10_000 else 0.15
     axes.add_collection(LineCollection(list(network.boundaries), colors=INK, linewidths=width))
     axes.add_collection(LineCollection(list(network.decisions), colors=COLOURS[2], linewidths=1.6))
+    size = 55.0 if len(network.inputs) < FEW else 7.0
     for number, label in enumerate(np.unique(network.labels)):
         chosen = network.inputs[network.labels == label]
         axes.scatter(
             chosen[:, 0], chosen[:, 1], s=size, c=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-            edgecolors="white", linewidths=0.3, zorder=3,
+            edgecolors="white", linewidths=0.1 * size**0.5, zorder=3,
         )  # fmt: skip
     (left, bottom), (right, top) = network.corners
     axes.set_xlim(left, right)

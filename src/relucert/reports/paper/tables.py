@@ -6,6 +6,7 @@ paper, stand below in the rows of the first data set.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ Measure = Callable[[MeasuredNetwork], float | None]
 
 
 def _end(ends: tuple[float, float] | None, place: int) -> float | None:
-    return None if ends is None else ends[place]
+    return None if ends is None or math.isnan(ends[place]) else ends[place]
 
 
 def _test_error(network: MeasuredNetwork) -> float | None:
