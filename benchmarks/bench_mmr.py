@@ -1,15 +1,16 @@
-"""A full MMR training step (forward, backward, Adam): ours against the dense formulation, in one run on two threads.
+"""A full MMR training step (forward, backward, Adam) against two baselines, in one run.
 
-The baseline is the formulation of the paper's code: batch x d identity columns go through every layer under autograd, so
-that norms of all rows, and the class differences, come with gradients. It is run in chunks of 16 examples whose gradients
-are added up, as it needs tens of gigabytes otherwise. Both compute the same loss (l_inf, k_B = 10 % of the units, k_D = K),
-which is checked. The ratio of an MMR step to a plain step is reported for FC1 and the CNN, with the weights after 20 plain
-steps and with those of networks trained with MMR, on MNIST, where `results/` and the data set are there.
+- All rows: the norms of all rows with gradients, by products of blocks (`geometry.distances.free_distances`). This is how a
+  step was made before rows were screened and shared. Steps of both kinds take turns, and ratios are of processor seconds, so
+  that they hold on a busy machine. Losses and gradients are compared.
+- Dense: the formulation of the paper's code, batch x d identity columns through every layer under autograd, in chunks of 16
+  examples, as it needs tens of gigabytes otherwise. For the CNN alone.
 
-Commit fa17fb1, which made all rows, took on two threads of an EPYC with AVX-512: FC1 40 ms (27.5 ms with trained weights), CNN
-248 ms on (1, 28, 28) and 749 ms on (3, 32, 32). These figures hold for that machine alone: for a ratio run both commits.
+The loss is that of l_inf with k_B = 10 % of the units and k_D = K. States are weights after 20 plain steps, on noise and on
+MNIST, and those of networks trained with MMR, where `results/` and the data set are there. MNIST has empty borders, where many
+patterns are equal; noise has none.
 
-    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3]
+    python benchmarks/bench_mmr.py [--batch 128] [--repeats 3] [--threads 2]
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import relucert as rc
-from measure import peak_gigabytes, timed
+from measure import interleaved, peak_gigabytes, timed
+from relucert.geometry.distances import free_distances
+from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
 from relucert.training._schedules import Count, Schedule
 from relucert.training.losses.loss import Loss, StepContext
@@ -34,8 +37,9 @@ from relucert.training.losses.maximum_margin import MaximumMargin
 from relucert.training.losses.plain import Plain
 
 GAMMA, LAM = 0.2, 1.0
-FLOOR, LIMITS = 8.0, {(1, 28, 28): 1.5, (3, 32, 32): 4.0}  # times faster; GB
+FLOOR, LIMITS = 8.0, {(1, 28, 28): 1.5, (3, 32, 32): 4.0}  # times faster than dense; GB
 AT_MOST = {"fc1": 12.0}  # times a plain step
+GAP = 1e-5  # of losses and gradients
 
 
 def dense_loss(module: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
@@ -70,6 +74,43 @@ def dense_loss(module: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(value, y, reduction="sum") + LAM * mmr.sum()
 
 
+def all_rows_loss(net: Network, x: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy plus MMR (l_inf) from the distances to all hyperplanes; the mean."""
+    region, values, logits = LinearRegion.evaluated(net, x)
+    every, classes = free_distances(region, region.margins_of(values, x), logits, y, math.inf)
+    k_b = round(0.1 * every.shape[1])
+    near = (1 - every.topk(k_b, largest=False, sorted=False).values / GAMMA).clamp(min=0).sum(1) / k_b
+    hinge = (1 - classes / GAMMA).clamp(min=0)
+    # A difference of logits that is a negative constant has no hyperplane, and no gradient.
+    hinge = torch.where(classes == -math.inf, torch.zeros_like(hinge), hinge)
+    return F.cross_entropy(logits, y) + LAM * (near + hinge.sum(1) / logits.shape[1]).mean()
+
+
+def all_rows_step(net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+    """One step of the baseline that makes all rows; the loss before it."""
+    loss = all_rows_loss(net, x, y)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+    return float(loss.detach())
+
+
+def against_all_rows(mmr: Loss, net: Network, x: Tensor, y: Tensor, repeats: int) -> str:
+    """Both kinds of step in turn, from the same weights: how much faster ours is, and whether both are the same."""
+    still = torch.optim.SGD(net.parameters(), lr=0.0)  # every repetition has the same weights
+    found = []
+    for run in (lambda: all_rows_step(net, still, x, y), lambda: step(mmr, net, still, x, y)):
+        loss = run()
+        slopes = [weight.grad.flatten() for weight in net.parameters() if weight.grad is not None]
+        found.append((loss, torch.cat(slopes)))
+    (one, first), (two, second) = found
+    gap = max(abs(one - two) / abs(one), float((first - second).norm() / first.norm()))
+    if gap > GAP:
+        raise SystemExit(f"losses or gradients differ by {gap:.1e}, more than {GAP}")
+    before, now = interleaved([lambda: all_rows_step(net, still, x, y), lambda: step(mmr, net, still, x, y)], repeats)
+    return f"all rows {before * 1e3:.0f} ms, ours {now * 1e3:.0f} ms, {before / now:.2f} times faster (gap {gap:.0e})"
+
+
 def dense_step(net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor, chunk: int = 16) -> float:
     """One step of the baseline; the mean loss before it."""
     assert isinstance(net.module, nn.Sequential)
@@ -92,7 +133,7 @@ def step(scheme: Loss, net: Network, optimiser: torch.optim.Optimizer, x: Tensor
     return float(terms.loss.detach())
 
 
-def trained(model: str, shape: tuple[int, int, int], x: Tensor, y: Tensor) -> tuple[Network, torch.optim.Optimizer]:
+def fresh(model: str, shape: tuple[int, int, int], x: Tensor, y: Tensor) -> tuple[Network, torch.optim.Optimizer]:
     """A network after some plain steps, so that patterns are not those of random weights."""
     net = rc.build(model, shape, 10).eval()
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -104,16 +145,17 @@ def trained(model: str, shape: tuple[int, int, int], x: Tensor, y: Tensor) -> tu
 TRAINED = {"fc1": "mnist-fc1-mmr-inf", "cnn": "mnist-cnn-mmr+at-inf"}  # folders of results/
 
 
-def trained_step(model: str, mmr: Loss, batch: int, repeats: int) -> float | None:
-    """The seconds of an MMR step from the weights of a network trained with MMR; None without its file or the data."""
+def mnist_states(model: str, batch: int) -> dict[str, tuple[Network, Tensor, Tensor]]:
+    """Networks on MNIST with a batch of it, by name; none without the data or the trained weights."""
     path = Path(__file__).parent.parent / "results" / TRAINED[model] / "model.safetensors"
     try:
-        net, data = rc.load(path), rc.dataset("mnist")
+        known, data = rc.load(path), rc.dataset("mnist")
     except (OSError, ValueError):
-        return None
-    net.requires_grad_(True)
-    still = torch.optim.SGD(net.parameters(), lr=0.0)  # every repetition has the same weights
-    return timed(lambda: step(mmr, net, still, data.x_train[:batch], data.y_train[:batch]), repeats)
+        return {}
+    known.requires_grad_(True)
+    x, y = data.x_train[:batch], data.y_train[:batch]
+    net, _ = fresh(model, (1, 28, 28), x, y)
+    return {"MNIST, 20 plain steps": (net, x, y), f"MNIST, {TRAINED[model]}": (known, x, y)}
 
 
 CASES: tuple[tuple[str, tuple[int, int, int]], ...] = (("fc1", (1, 28, 28)), ("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)))
@@ -123,48 +165,49 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--threads", type=int, default=2)
     options.add_argument("--case", type=int, choices=range(len(CASES)), help="one case only, in this process")
     given = options.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(given.threads)
     if given.case is not None:
         model, shape = CASES[int(given.case)]
         compare(model, shape, given.batch, given.repeats)
         return
     for case in range(len(CASES)):  # a process each, so that the peak of memory is the case's own
         settings = ["--case", str(case), "--batch", str(given.batch), "--repeats", str(given.repeats)]
+        settings += ["--threads", str(given.threads)]
         subprocess.run([sys.executable, __file__, *settings], check=True)
 
 
 def compare(model: str, shape: tuple[int, int, int], batch: int, repeats: int) -> None:
-    """Time plain, MMR and, for the CNN, dense steps of one network, and print a line."""
+    """Time plain, MMR and all-rows steps, and for the CNN dense ones, and print them."""
     schedule = Schedule(Count(0.1, 0.1, shares=True), Count(1.0, 1.0, shares=True))
     mmr = MaximumMargin(p=math.inf, lam=LAM, gamma_b=GAMMA, gamma_d=GAMMA, schedule=schedule)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(batch, *shape, generator=generator)
     y = torch.randint(0, 10, (batch,), generator=generator)
-    net, optimiser = trained(model, shape, x, y)
+    net, optimiser = fresh(model, shape, x, y)
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     plain = timed(lambda: step(Plain(), net, optimiser, x, y), 5 * repeats)
     before = peak_gigabytes()
     ours = timed(lambda: step(mmr, net, optimiser, x, y), repeats)
     memory = peak_gigabytes() - before
-    known = trained_step(model, mmr, batch, repeats) if shape == (1, 28, 28) else None
     at_most = f" (at most {AT_MOST[model]:g})" if model in AT_MOST else ""
     print(f"{model} {shape}, batch {batch}: plain {plain * 1e3:.1f} ms, mmr {ours * 1e3:.0f} ms, ", end="")
     print(f"{ours / plain:.1f} plain steps{at_most}; {memory:.2f} GB more at the peak", end="", flush=True)
-    if known is not None:
-        print(f"; mmr with the weights of {TRAINED[model]} {known * 1e3:.0f} ms", end="")
+    net.load_state_dict(weights)
+    states = mnist_states(model, batch) if shape == (1, 28, 28) else {}
+    for name, (some, images, labels) in {"noise": (net, x, y), **states}.items():
+        print(f"\n  {name}: {against_all_rows(mmr, some, images, labels, repeats)}", end="", flush=True)
     if model == "cnn":
-        net.load_state_dict(weights)
         mine = step(mmr, net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
         started = time.perf_counter()
         theirs = dense_step(net, torch.optim.SGD(net.parameters(), lr=0.0), x, y)
         dense = time.perf_counter() - started
         print(
-            f" (limit {LIMITS[shape]:g}); dense {dense:.1f} s, {dense / ours:.1f} times slower (floor {FLOOR:g}); ",
-            end="",
+            f"\n  limit of memory {LIMITS[shape]:g} GB; dense {dense:.1f} s, {dense / ours:.1f} times slower ", end=""
         )
-        print(f"losses {mine:.6f} and {theirs:.6f}", end="")
+        print(f"(floor {FLOOR:g}); losses {mine:.6f} and {theirs:.6f}", end="")
     print()
 
 

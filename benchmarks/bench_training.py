@@ -1,11 +1,8 @@
-"""Steps of MMR and KW training: ours against the straightforward formulation, in one run on one thread.
+"""Steps of KW training: ours against the straightforward formulation, in one run on one thread.
 
-The plain step of MMR makes all rows of V under autograd and takes the nearest hyperplanes from them. The plain step of KW pulls
-the rows of all unstable units and of all margins back under autograd. Both are what this package did before rows were
-screened. Losses and gradients are compared: both must agree to 1e-5.
-
-The networks are those of results/ on MNIST, if the data is there: trained ones, because on random weights nothing is like
-training.
+The plain step pulls the rows of all unstable units and of all margins back under autograd. Losses and gradients are compared:
+both must agree to 1e-5. The states are random weights, where almost all units are unstable, and a network of results/ on MNIST.
+Steps of MMR training are in bench_mmr.py.
 
     python benchmarks/bench_training.py [--batch 128] [--repeats 5]
 """
@@ -18,42 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import relucert as rc
 from measure import interleaved
 from relucert.bounding._gradient_bounds import GradientBounds
 from relucert.core.ball import Ball
-from relucert.geometry.distances import free_distances
-from relucert.geometry.region import LinearRegion
 from relucert.networks.network import Network
-from relucert.regularizers.mmr import MMRParameters, mmr_terms
 from relucert.training._schedules import Tightening
 from relucert.training.losses.bounded import Bounded, worst_cross_entropy
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-#: Folder, gamma, share k_B of the units; how many times faster than the plain step it should be.
-MMR = (
-    ("mnist-cnn-mmr+at-inf", 0.2, 0.1, 2.5),
-    ("mnist-cnn-mmr+at-inf", 0.2, 0.02, 2.5),
-    ("mnist-fc1-mmr-inf", 0.1, 0.1, 1.6),
-)
-KW = (("mnist-cnn-kw-inf", 0.0775), ("mnist-cnn-kw-inf", 0.1))
+KW = ((None, 0.1), ("mnist-cnn-kw-inf", 0.0775), ("mnist-cnn-kw-inf", 0.1))  # folder, or fresh weights; eps
 STEPS = 469  # of an epoch of MNIST
-
-
-def mmr_loss(net: Network, x: Tensor, y: Tensor, gamma: float, share: float, *, plain: bool) -> Tensor:
-    """Cross-entropy plus MMR (l_inf) with k_B hyperplanes of units and all decision hyperplanes."""
-    region, values, logits = LinearRegion.evaluated(net, x)
-    margins = region.margins_of(values, x)
-    k_b, k_d = round(share * region.count), net.classes
-    if not plain:
-        parameters = MMRParameters(p=math.inf, gamma_b=gamma, gamma_d=gamma, k_b=k_b, k_d=k_d)
-        return F.cross_entropy(logits, y) + mmr_terms(region, margins, logits, y, parameters).total.mean()
-    units, classes = free_distances(region, margins, logits, y, math.inf)
-    near = (1 - units.topk(k_b, largest=False).values / gamma).clamp(min=0).sum(1) / k_b
-    return F.cross_entropy(logits, y) + (near + (1 - classes / gamma).clamp(min=0).sum(1) / k_d).mean()
 
 
 def kw_loss(net: Network, x: Tensor, y: Tensor, eps: float, *, plain: bool) -> Tensor:
@@ -99,19 +73,14 @@ def main() -> None:
     torch.set_num_threads(1)
     data = rc.dataset("mnist")
     x, y = data.x_train[: given.batch], data.y_train[: given.batch]
-    for folder, gamma, share, floor in MMR:
-        net = rc.load(RESULTS / folder / "model.safetensors").eval()
-        plain, ours = (
-            lambda plain=plain, net=net, gamma=gamma, share=share: mmr_loss(net, x, y, gamma, share, plain=plain)
-            for plain in (True, False)
-        )
-        compare(f"{folder}, mmr, k_B {share:.0%} (floor {floor:g})", net, plain, ours, given)
     for folder, eps in KW:
-        net = rc.load(RESULTS / folder / "model.safetensors").eval()
+        torch.manual_seed(0)
+        net = rc.load(RESULTS / folder / "model.safetensors") if folder else rc.build("cnn", (1, 28, 28), 10)
+        net.eval().requires_grad_(True)
         plain, ours = (
             lambda plain=plain, net=net, eps=eps: kw_loss(net, x, y, eps, plain=plain) for plain in (True, False)
         )
-        compare(f"{folder}, kw, eps {eps:g} (at most 150 s an epoch)", net, plain, ours, given)
+        compare(f"{folder or 'fresh weights'}, kw, eps {eps:g} (at most 150 s an epoch)", net, plain, ours, given)
 
 
 if __name__ == "__main__":

@@ -49,11 +49,16 @@ from data.official import (
 )
 from relucert.core.errors import DamagedData, FileAccessError, InvalidInput, MissingData, RecordConflict
 from relucert.data import SPECS, _idx, cifar10, dataset, gts, npz
+from relucert.evaluation.competition import read_instances, read_results
 from relucert.interop.loading import load
+from relucert.interop.vnnlib.reading import load_vnnlib
 from relucert.networks.checkpoints import _digest, digest, read_tensors, save
 from relucert.records import _sidecar, record
 from relucert.records.record import Record, ball_fields
 from relucert.records.store import RecordStore
+from relucert.reports.figures.arrays import read_arrays
+from relucert.reports.paper.measured import MeasuredNetwork
+from relucert.sweeps.journal import read_trials
 from zoo import network
 
 SECONDS = 20  # of one case
@@ -485,10 +490,109 @@ def own_file(rng: random.Random, folder: Path) -> Reader:
     return lambda: dataset(str(folder / "images"))
 
 
+def journal_file(rng: random.Random, folder: Path) -> Reader:
+    lines: list[dict[str, Any]] = [
+        {"kind": "trial", "number": 0, "values": {"lam": "0.5", "rate": 0.001}},
+        {"kind": "figures", "number": 0, "epoch": 1, "error": 0.25, "certified_error": 0.5, "seconds": 1.5},
+        {"kind": "trial", "number": 1, "values": {"lam": "1", "rate": 0.002}},
+        {"kind": "end", "number": 0, "state": "done", "reason": ""},
+    ]
+    place = rng.randrange(len(lines))
+    texts = [json.dumps(line) for line in lines]
+    texts[place] = text_of(rng, of_json(rng, lines[place]))
+    raw = ("\n".join(texts) + "\n").encode()
+    path = folder / "trials.jsonl"
+    path.write_bytes(raw if rng.random() < 0.5 else of_bytes(rng, raw))
+    return lambda: read_trials(path)
+
+
+def figure_file(rng: random.Random, folder: Path) -> Reader:
+    """Arrays that a figure is drawn from."""
+    arrays = {"plain/ends": np.arange(12.0).reshape(2, 3, 2), "mmr/number": np.array(7)}
+    raw = io.BytesIO()
+    np.savez_compressed(raw, **arrays)
+    path = folder / "toy.npz"
+    if rng.random() < 0.5:
+        path.write_bytes(of_bytes(rng, raw.getvalue()))
+    else:
+        with zipfile.ZipFile(raw) as file:
+            members = {name: file.read(name) for name in file.namelist()}
+        key = rng.choice(list(arrays))
+        members[f"{key}.npy"] = npy(rng, arrays[key])
+        zipped(rng, members, path)
+    return lambda: read_arrays(path)
+
+
+def description_file(rng: random.Random, folder: Path) -> Reader:
+    """The description of a network of the paper's tables."""
+    known = {
+        "model": "a" * 64,
+        "source": "runs/x",
+        "command": "relucert train",
+        "epochs": 3,
+        "test_error": 0.1,
+        "eps": 0.1,
+    }
+    value = {"key": ["mnist", "fc1", "mmr", "inf"], **known}
+    path = folder / "x.json"
+    if rng.random() < 0.3:
+        path.write_bytes(of_bytes(rng, json.dumps(value).encode()))
+    else:
+        path.write_text(text_of(rng, of_json(rng, value)), errors="surrogatepass")
+    return lambda: MeasuredNetwork.read(path)
+
+
+PROPERTY = """; a comment
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const Y_0 Real)
+(assert (<= X_0 0.5))
+(assert (>= X_0 -0.5))
+(assert (or (and (<= X_1 1) (>= X_1 0.25)) (and (<= X_1 -1) (>= X_1 -2e0))))
+(assert (or (and (<= Y_0 1.0) (>= (+ (* 2.5 Y_0) 0.25) 1.0)) (>= (- Y_0) 3)))
+"""
+PROPERTY_2 = """(vnnlib-version <2.0>)
+(declare-network f
+  (declare-input X float32 [1,2])
+  (declare-output Y float32 [2])
+)
+(assert (and (<= X[0,0] 0.5) (>= X[0,0] (- 0.1)) (<= -0.01 X[0,1]) (<= X[0,1] 1.0)))
+(assert (<= (+ (* X[0,0] X[0,0]) (* X[0,1] (+ X[0,1] 0.5))) 0.04))
+(assert (or (<= Y[0] Y[1]) (>= (+ (* 2.0 Y[0]) (* -1.0 Y[1])) 3.25)))
+"""
+LIST = b"onnx,vnnlib,seconds,verdict,alpha_beta_crown_seconds\na.onnx,b.vnnlib,20,sat,6.5\nc.onnx,d.vnnlib,30,unsat,\n"
+RESULTS = b"onnx,vnnlib,limit,result,seconds,by,agreed,other_seconds\na.onnx,b.vnnlib,20,sat,1.500,bab,sat,6.5\n"
+
+
+def competition_file(rng: random.Random, folder: Path) -> Reader:
+    """A property of either version, plain or packed, a list of instances, or results."""
+    kind = rng.choice(["vnnlib", "vnnlib", "vnnlib.gz", "2.vnnlib", "list", "results"])
+    path = folder / f"a.{kind}"
+    if kind in ("list", "results"):
+        path.write_bytes(of_bytes(rng, LIST if kind == "list" else RESULTS))
+        return lambda: (read_instances if kind == "list" else read_results)(path)
+    text = PROPERTY_2 if kind == "2.vnnlib" else PROPERTY
+    if rng.random() < 0.5:
+        tokens = list(re.finditer(r"[()\[\]]|[^\s()\[\]]+", text))
+        token = rng.choice(tokens)
+        new = rng.choice(
+            ["", "(", ")", "]", "X_99", "1..2", "\0", "<", "Y_-1", "1e9999", "9" * 5000, "(or " * 300, "X_1", "0.5"]
+        )
+        text = text[: token.start()] + new + text[token.end() :]
+        raw = text.encode()
+    else:
+        raw = of_bytes(rng, text.encode())
+    if kind == "vnnlib.gz":
+        raw = rng.choice([gzip.compress(raw), of_bytes(rng, gzip.compress(raw))])
+    path.write_bytes(raw)
+    return lambda: load_vnnlib(path)
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Reader]] = {
     "store": store, "checkpoint": checkpoint, "npz": npz_file, "arrays": store, "mat": mat_file, "cifar10": cifar_archive,
     "lines": store, "networks": checkpoint, "gts": gts_archive, "idx": idx_archive,
-    "own": own_file,
+    "own": own_file, "sweep": journal_file, "figures": figure_file, "descriptions": description_file,
+    "competition": competition_file,
 }  # fmt: skip
 
 

@@ -19,7 +19,8 @@ def planted(folder: Path, seed: int, *, safe: bool) -> tuple[Path, Path]:
     """An ONNX file and a VNN-LIB file whose unsafe set is known to be reached, or known to be missed, by 1e-2 to 1e-6.
 
     y_0 - y_1 = sum_j v_j relu(sum_k u_jk |w_k (x - c)|) with v, u >= 0 is 0 at c and nowhere smaller. All weights are small
-    multiples of 1/16, so that the file has them without rounding.
+    multiples of 1/16, so that the file has them without rounding. Every third network has one layer of ReLUs: there
+    y_0 - y_1 = sum_k t_k |w_k (x - c)| with t_k = sum_j v_j u_jk, less the same with a_k < t_k made of other units.
     """
     rng = random.Random(seed)
     inputs, rows, hidden = rng.randint(2, 4), rng.randint(3, 6), rng.randint(2, 5)

@@ -26,8 +26,8 @@ def alarm(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_mutated_files_are_read_or_refused(tmp_path, alarm):
-    counts = mutants.run(range(99), 1, tmp_path)
-    assert sum(counts.values()) == 99
+    counts = mutants.run(range(108), 1, tmp_path)
+    assert sum(counts.values()) == 108
     for kind in mutants.KINDS:
         assert any(name.startswith(f"{kind}: ") and not name.endswith("read") for name in counts), "nothing was refused"
 
@@ -37,7 +37,7 @@ def test_what_is_not_mutated_is_read(tmp_path, alarm, monkeypatch):
     monkeypatch.setattr(mutants, "of_bytes", lambda rng, raw: raw)
     monkeypatch.setattr(mutants, "of_json", lambda rng, value: value)
     monkeypatch.setattr(mutants, "text_of", lambda rng, value: json.dumps(value))
-    counts = mutants.run(range(66), 2, tmp_path)
+    counts = mutants.run(range(72), 2, tmp_path)
     for kind in mutants.KINDS:
         assert counts[f"{kind}: read"] > 0
 

@@ -107,6 +107,7 @@ WHERE = {
     "reports/attacks.py": "experiments/test_attacks.py",
     "reports/config.py": "experiments/test_report.py",
     "reports/deep.py": "experiments/test_deep.py",
+    "reports/regions.py": "experiments/test_regions.py",
     "reports/bounds.py": "experiments/test_bounds.py",
     "reports/complete.py": "experiments/test_complete.py",
     "reports/trained.py": "experiments/test_trained.py",

@@ -14,12 +14,15 @@ from relucert.core.norms import dual
 from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import chosen_norms
+from relucert.geometry.row_norms.chain_rows import gate
 from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits, sums_are_safe
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
-from relucert.networks import conv_rows, local_norms, window_norms, windows
+from relucert.networks import _block_tables, conv_rows, local_norms, window_norms, windows
 from relucert.networks.affine_map import chain
+from relucert.networks.local_rows import plan
 from relucert.networks.network import Network
+from relucert.networks.patches import axes
 from relucert.regularizers.mmr import mmr
 
 NORMS = (1.0, 2.0, 3.0, math.inf)
@@ -80,6 +83,12 @@ SWITCHES = {
     "products by torch": (products, "LEAST", 2**62),
     "windows as convolutions": (windows, "LARGEST", 0),
     "one block at a time": (local_norms, "ENTRIES", 1),
+    "patterns never shared": (_block_tables, "SHARED", 0.0),
+    "patterns always shared": (_block_tables, "SHARED", 1.0),
+    "inactive units left out": (chosen_norms, "ACTIVE", 1.0),
+    "inactive units counted": (chosen_norms, "ACTIVE", 0.0),
+    "gradients by windows": (chosen_norms, "BLOCKS", 0),
+    "gradients by blocks": (chosen_norms, "BLOCKS", 2**40),
     "one row at a time": (window_norms, "PIECE", 1),
     "one functional at a time": (conv_rows, "PIECE", 1),
 }
@@ -108,6 +117,104 @@ def test_both_sides_of_a_switch_are_the_same(
         assert float(one) > 0, p
         assert abs(float(one - two)) <= tolerance * float(one), p
         assert float((first - second).norm()) <= tolerance * float(first.norm()), p
+
+
+def twins(dtype: torch.dtype, equal_slopes: bool = True) -> tuple[Network, Tensor, Tensor]:
+    """Two convolutions with equal filters, and with filters of zeros; images with empty borders, one of them twice."""
+    slopes = nn.ReLU() if equal_slopes else nn.PReLU(4)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 4, 2, 1), slopes, nn.Conv2d(4, 5, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(80, 7), nn.ReLU(),
+        nn.Linear(7, 3),
+    )  # fmt: skip
+    module = zoo.randomised(module, 5).double()
+    with torch.no_grad():
+        for layer, (same, empty) in ((module[0], (1, 2)), (module[2], (3, 4))):
+            for part in (layer.weight, layer.bias):
+                part[same] = part[0]
+                part[empty] = 0
+        if not equal_slopes:
+            slopes.weight.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    net = Network(module, (1, 16, 16)).to(dtype).eval()
+    x = torch.zeros(5, 1, 16, 16, dtype=dtype)
+    x[:, :, 5:11, 5:11] = torch.rand(5, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).to(
+        dtype
+    )
+    x[4] = x[0]
+    return net, x, torch.tensor([0, 1, 2, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("equal_slopes", [True, False])
+def test_equal_units_examples_and_places(dtype: torch.dtype, *, equal_slopes: bool) -> None:
+    """Ties at the k-th distance, rows of zeros, more hyperplanes than are near: loss and gradient are those of all rows.
+
+    Equal distances share the gradient in any way, so that gradients are compared where no tie is cut.
+    """
+    net, x, y = twins(dtype, equal_slopes)
+    count = LinearRegion.at(net, x).count
+    weights, tolerance = list(net.parameters()), 1e-9 if dtype == torch.float64 else 1e-5
+    for p in NORMS:
+        for gamma, k_b in ((0.05, count), (10.0, count), (10.0, count // 3), (1e-6, count // 2)):
+            one = mmr_of_all_rows(net, x, y, p, gamma, k_b, 3)
+            two = mmr(net, x, y, p, gamma, gamma, k_b, 3)
+            torch.testing.assert_close(two, one, rtol=tolerance, atol=tolerance)
+            if k_b == count:
+                first, second = (
+                    nn.utils.parameters_to_vector(
+                        torch.autograd.grad(loss.sum(), weights, allow_unused=True, materialize_grads=True)
+                    )
+                    for loss in (one, two)
+                )
+                assert float((first - second).norm()) <= tolerance * float(first.norm()) + 1e-12, (p, gamma)
+
+
+def test_patterns_are_shared_where_all_slopes_are_equal() -> None:
+    """The tables have a row for every pattern, and each block and example finds its own slopes there."""
+    net, x, _ = twins(torch.float64)
+    region = LinearRegion.at(net, x)
+    steps = chain(net.graph)
+    assert steps is not None
+    slopes = gate(region, 0)
+    filters = (steps[0].weight(), steps[1].weight())
+    tables = _block_tables.kind_tables(filters, slopes, plan(*axes(steps[0], steps[1], (1, 16, 16)), 1))
+    near = slopes.permute(2, 3, 0, 1).contiguous()
+    assert any(table.which is not None for table in tables)
+    for table in tables:
+        seen = _block_tables.units(near, table.blocks).permute(0, 3, 1, 2, 4).flatten(2)
+        every = slice(0, len(table.blocks))
+        assert torch.equal(table.spread(table.gates, every, len(x)), seen)
+        if table.which is not None:
+            assert len(table.gates.unique(dim=0)) == len(table.gates)
+    many, few = torch.rand(2, 3, 4, 4, dtype=torch.float64), torch.ones(2, 60, 4, 4)
+    assert _block_tables.place_codes(many) is None  # slopes of many values
+    assert _block_tables.place_codes(few) is None  # more units than digits
+
+
+@pytest.mark.parametrize("name", ["cnn", "three convolutions", "twins"])
+def test_an_example_costs_the_same_in_every_batch(name: str) -> None:
+    net, x, y = twins(torch.float64) if name == "twins" else (network(name, torch.float64), None, None)
+    x = zoo.inputs(net, 5) if x is None else x
+    y = torch.arange(5) % net.classes if y is None else y
+    count = LinearRegion.at(net, x).count
+    for p in NORMS:
+        together = mmr(net, x, y, p, 0.5, 0.5, count // 4, net.classes)
+        alone = torch.cat(
+            [mmr(net, x[i : i + 1], y[i : i + 1], p, 0.5, 0.5, count // 4, net.classes) for i in range(5)]
+        )
+        torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+
+
+def test_tables_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = twins(torch.float64)
+    found = []
+    monkeypatch.setattr(chosen_norms, "BLOCKS", 2**40)
+    for kept in (local_norms.KEPT, 0):
+        monkeypatch.setattr(local_norms, "KEPT", kept)
+        loss = mmr(net, x, y, math.inf, 10.0, 10.0, 60, 3).mean()
+        found.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
+    assert any(part is not None and bool(part.any()) for part in found[0])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 def test_squares_that_vanish_are_not_added_up() -> None:

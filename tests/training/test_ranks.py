@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,12 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import parallel_run as parallel
 import relucert as rc
 from relucert.core.errors import InvalidInput
 from relucert.training.config import TrainConfig
 from relucert.training.loop import Observers, carry_out, config_task, train
 from relucert.training.losses.loss import StepContext
 from relucert.training.ranks import ALONE, PartGenerator, Ranks, process_group
+from relucert.training.run import Run
 from relucert.training.schemes.registry import SCHEMES, parse_scheme
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +34,7 @@ TEXTS = {
 P = {"spectral": 2.0, "mmr-universal": float("inf")}
 
 
-def torchrun(*arguments: str, cwd: Path) -> list[str]:
+def torchrun(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
 
 
@@ -78,29 +82,56 @@ def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_parts(name, size):
     assert not torch.allclose(gradient(parts[0]), whole, rtol=1e-3)  # a part alone is something else
 
 
-def test_two_processes_train_the_network_of_one(tmp_path):
-    """A run with adversarial points, stopped after an epoch and gone on with, by real processes."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    from parallel import config
-
-    one = train(config("mmr+at(attack_steps=3)", tmp_path / "one"))
-    script = [str(Path(__file__).parent / "parallel.py"), "mmr+at(attack_steps=3)", str(tmp_path / "two")]
-    done = subprocess.run(
-        torchrun(*script, cwd=tmp_path), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    weights = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2)]
+def check(folder: Path, one: Run) -> None:
+    """The processes of the run in `folder`/two have the weights and metrics of one process, and one of them has written."""
+    weights = [torch.load(folder / f"rank-{rank}.pt") for rank in range(2)]
     for name, value in one.net.state_dict().items():
         assert torch.equal(weights[0][name], weights[1][name])
         torch.testing.assert_close(weights[0][name], value, rtol=0, atol=1e-5)
-    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == sorted(
-        path.name for path in (tmp_path / "one").iterdir()
-    )
-    lines = [json.loads(line) for line in (tmp_path / "two/metrics.jsonl").read_text().splitlines()]
+    names = [sorted(path.name for path in (folder / run).iterdir()) for run in ("one", "two")]
+    assert names[0] == names[1]
+    lines = [json.loads(line) for line in (folder / "two/metrics.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == [line["kind"] for line in one.metrics]
     for line, other in zip(lines, one.metrics, strict=True):
-        for name in ("loss", "train_error", "region", "decision"):
-            assert line.get(name) == pytest.approx(other.get(name), rel=1e-4)
+        for name in {"loss", "train_error", "region", "decision"} & other.keys():
+            assert line[name] == pytest.approx(other[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["mmr+at(attack_steps=3)"])
+def test_two_processes_train_the_network_of_one(scheme, tmp_path, monkeypatch):
+    """Two real processes, copies of this one, talk over gloo; the run is stopped after an epoch and gone on with."""
+    one = train(parallel.config(scheme, tmp_path / "one"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}.items():
+        monkeypatch.setenv(name, value)
+    context = multiprocessing.get_context("fork")
+    pair = [context.Process(target=run_rank, args=(rank, scheme, tmp_path / "two")) for rank in range(2)]
+    for process in pair:
+        process.start()
+    for process in pair:
+        process.join(120)
+    assert [process.exitcode for process in pair] == [0, 0]
+    check(tmp_path, one)
+
+
+def run_rank(rank: int, scheme: str, folder: Path) -> None:
+    os.environ["RANK"] = str(rank)
+    torch.set_num_threads(1)
+    parallel.main(scheme, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["plain", "mmr+at(attack_steps=3)", "crown-ibp"])
+def test_two_processes_of_torchrun_train_the_network_of_one(scheme, tmp_path):
+    one = train(parallel.config(scheme, tmp_path / "one"))
+    script = [parallel.__file__, scheme, str(tmp_path / "two")]
+    done = subprocess.run(
+        torchrun(*script), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    check(tmp_path, one)
 
 
 @pytest.mark.slow
@@ -110,7 +141,7 @@ def test_the_command_line_under_torchrun_is_interrupted_and_goes_on(tmp_path):
         [sys.executable, *line, "--out", "one"], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert one.returncode == 0, one.stderr
-    command = torchrun(*line, "--out", "two", cwd=tmp_path)
+    command = torchrun(*line, "--out", "two")
     running = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and not (tmp_path / "two/state.safetensors").exists():
@@ -131,9 +162,7 @@ def test_a_folder_of_another_run_is_an_error_of_all_processes(tmp_path):
     train(TrainConfig(data="digits", epochs=1, evaluate_points=0, out=tmp_path / "run"))
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     line = ["-m", "relucert", "train", "--data", "digits", "--epochs", "2", "--out", "run"]
-    done = subprocess.run(
-        torchrun(*line, cwd=tmp_path), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run(torchrun(*line), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode != 0
     assert "holds another run (epochs is 1, not 2)" in done.stderr
     assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before

@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import Relaxations, pull_back
@@ -122,25 +123,60 @@ def dual_ascent(
     return best
 
 
-def _has_fused(groups: list[dict[str, Any]]) -> bool:
-    """Whether all tensors are on devices for which torch has the fast step of Adam."""
-    return all(tensor.device.type in ("cpu", "cuda") for group in groups for tensor in group["params"])
-
-
 def _adam(groups: list[dict[str, Any]], schedule: Schedule) -> Callable[[Tensor], None]:
-    """A function that takes a step of Adam down the gradient of a loss."""
-    for tensor in (tensor for group in groups for tensor in group["params"]):
-        tensor.requires_grad_()
-    optimiser = torch.optim.Adam(groups, betas=schedule.averages, fused=_has_fused(groups))
-    decay = torch.optim.lr_scheduler.ExponentialLR(optimiser, schedule.decay)
+    """A function that takes a step of Adam down the gradient of a loss.
+
+    It calls torch's step itself: the optimiser around the step imports torch's compilers, which takes seconds.
+    """
+    states = [_State.of(group["params"], group["lr"]) for group in groups]
+    first, second = schedule.averages
 
     def update(loss: Tensor) -> None:
-        optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        optimiser.step()
-        decay.step()
+        for state in states:
+            state.step(first, second)
+            state.rate *= schedule.decay
 
     return update
+
+
+@dataclass(eq=False)
+class _State:
+    """The averages that Adam keeps of some tensors, and its rate for them."""
+
+    tensors: list[Tensor]
+    rate: float
+    averages: tuple[list[Tensor], list[Tensor]]
+    steps: list[Tensor]
+
+    @staticmethod
+    def of(tensors: list[Tensor], rate: float) -> _State:
+        """Before the first step; the tensors are to have gradients from now on."""
+        zeros = [torch.zeros_like(one, memory_format=torch.preserve_format) for one in tensors]
+        steps = [torch.zeros((), dtype=torch.float32, device=one.device) for one in tensors]
+        for one in tensors:
+            one.requires_grad_()
+            one.grad = None
+        return _State(tensors, rate, (zeros, [one.clone() for one in zeros]), steps)
+
+    @torch.no_grad()
+    def step(self, first: float, second: float) -> None:
+        """A step with the averages' factors; gradients are forgotten."""
+        used = [place for place, one in enumerate(self.tensors) if one.grad is not None]
+        own = [self.tensors[place] for place in used]
+        if not own:
+            return
+        means, squares = ([part[place] for place in used] for part in self.averages)
+        adam(
+            own, [cast(Tensor, one.grad) for one in own], means, squares, [], [self.steps[place] for place in used],
+            foreach=False, fused=all(one.device.type in FUSED for one in own),
+            amsgrad=False, beta1=first, beta2=second, lr=self.rate, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
+        for one in own:
+            one.grad = None
+
+
+FUSED = ("cpu", "cuda")  # devices for which torch has the fast step of Adam
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,10 +64,14 @@ class BackwardBounds:
         """Whether a switching node lies between the input and this node."""
         return affine_ancestors(self.graph, node)[1] != [0]
 
+    def exact(self, node: int) -> bool:
+        """Whether intervals of a node without a switching node before it are exact: the ball is a box, and one layer mixes."""
+        return math.isinf(self.ball.p) and self._mixes_once(node)
+
     def linear(self, node: int, known: Interval, charge: Charge | None) -> Interval:
         """The exact bounds of a node without a switching node before it, whose rows are the same for all examples."""
-        if math.isinf(self.ball.p) and self._mixes_once(node):
-            return known  # the ball is a box, and of a box one layer's intervals are exact
+        if self.exact(node):
+            return known
         shape, size = self.graph[node].shape, math.prod(self.graph[node].shape)
         rows: list[Tensor] = []
         offsets: list[Tensor] = []

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relucert.core.rounding import cast_up, rounded_down
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import ForwardRule, Node
 
@@ -36,8 +37,10 @@ class Interval:
         return Interval(self.lower.detach(), self.upper.detach())
 
     def to(self, dtype: torch.dtype) -> Interval:
-        """The same in a wider dtype."""
-        return Interval(self.lower.to(dtype), self.upper.to(dtype))
+        """The same in another dtype, rounded outwards."""
+        if torch.promote_types(self.lower.dtype, dtype) == dtype:
+            return Interval(self.lower.to(dtype), self.upper.to(dtype))
+        return Interval(rounded_down(self.lower, dtype), cast_up(self.upper, dtype))
 
     def known(self) -> Interval:
         """The interval, without an end where that is not a number: what overflows must not look as if it stood still."""

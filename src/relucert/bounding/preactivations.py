@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.bounding._gradient_bounds import GradientBounds
+from relucert.bounding._receptive_fields import FilterRows
 from relucert.bounding._shallow_bounds import Before, decided
 from relucert.bounding.backward_bounds import BUDGET, BackwardBounds
 from relucert.bounding.interval import Interval
@@ -36,7 +37,7 @@ from relucert.core.ball import Ball
 from relucert.core.methods import Method
 from relucert.core.properties import Property
 from relucert.core.rounding import gamma
-from relucert.networks.affine_map import transpose_rows
+from relucert.networks.affine_map import leading_convolution, transpose_rows
 from relucert.networks.network import Network
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.traversal import Node, affine_ancestors, propagate
@@ -111,12 +112,81 @@ class UnitBounds:
         }
 
 
+@dataclass(eq=False)
+class KnownUnits:
+    """Pre-activation bounds of some examples of a batch, by their positions; the last that were added count."""
+
+    parts: list[tuple[Int[Tensor, " n"], UnitBounds]] = field(default_factory=list)
+
+    def add(self, index: Int[Tensor, " n"], units: UnitBounds) -> None:
+        """Keep the bounds of some examples, instead of older ones; what rounding does is left out."""
+        kept = [((~torch.isin(known, index)).nonzero()[:, 0], known, each) for known, each in self.parts]
+        self.parts = [(known[left], each.restrict(left)) for left, known, each in kept if len(left)]
+        if len(index):
+            self.parts.append((index, replace(units, rounding=None)))
+
+    def of(self, index: Int[Tensor, " n"]) -> UnitBounds | None:
+        """The bounds of some examples; None where one of them has none."""
+        places = [torch.isin(known, index).nonzero()[:, 0] for known, _ in self.parts]
+        found = [(known[at], units.restrict(at)) for at, (known, units) in zip(places, self.parts, strict=True)]
+        known = torch.cat([part for part, _ in found]) if found else index[:0]
+        if len(known) < len(index):
+            return None
+        order = known.argsort()[index.argsort().argsort()]
+        return UnitBounds.joined([units for _, units in found]).restrict(order)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedUnits:
+    """Pre-activation bounds of inputs over a ball that methods leave to one another, by the dtype of the computation.
+
+    They hold for real arithmetic and for the executed network, and for these inputs and balls alone: of others nothing is
+    known. A dtype's bounds are as tight as those that a method starts from. `places` are those of some of the inputs.
+    """
+
+    x: Float[Tensor, " all *input"]
+    ball: Ball
+    places: Int[Tensor, " batch"]
+    known: dict[torch.dtype, KnownUnits] = field(default_factory=dict)
+
+    @staticmethod
+    def about(x: Float[Tensor, " batch *input"], ball: Ball) -> SharedUnits:
+        """Nothing yet about a batch."""
+        return SharedUnits(x, ball, torch.arange(len(x), device=x.device))
+
+    def restrict(self, index: Int[Tensor, " n"]) -> SharedUnits:
+        """Those of some of the inputs; what is added to them is known here as well."""
+        return replace(self, places=self.places[index])
+
+    def add(self, x: Tensor, ball: Ball, dtype: torch.dtype, known: KnownUnits) -> None:
+        """Keep bounds that were computed in a dtype, by their positions among x."""
+        if self._about(x, ball):
+            for index, units in known.parts:
+                self.known.setdefault(dtype, KnownUnits()).add(self.places[index], units)
+
+    def of(self, x: Tensor, ball: Ball, dtype: torch.dtype) -> UnitBounds | None:
+        """The bounds of all of x that were computed in a dtype; None where an input has none."""
+        known = self.known.get(dtype)
+        return known.of(self.places) if known is not None and self._about(x, ball) else None
+
+    def _about(self, x: Tensor, ball: Ball) -> bool:
+        own, before = self.x[self.places], self.ball.restrict(self.places)
+        if not (torch.equal(own, x) and before.p == ball.p and (before.box is None) == (ball.box is None)):
+            return False
+        sides = zip(before.bounds(own), ball.bounds(x), strict=True)
+        return torch.equal(before.reach(own.double()), ball.reach(x.double())) and all(
+            torch.equal(*each) for each in sides
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounding(Method):
     """A method that bounds margins over a ball: it starts from bounds of the units, and goes on from there."""
 
     #: Whether the method is quick and sharp enough in float32 to be tried there first.
     single: ClassVar[bool] = False
+    #: Whether the method starts from CROWN's bounds of the units, or tighter ones that another such method leaves.
+    shares: ClassVar[bool] = False
 
     @property
     def contains(self) -> tuple[Bounding, ...]:
@@ -241,7 +311,10 @@ class _PreactivationBounds(ChargedIntervals):
                 known.lower.new_zeros(len(known.lower), 2, *known.lower.shape[1:]) if drift is None else drift
             )
         if roots == [0]:
-            return self.backward.linear(source, known, charge)
+            step = None if self.backward.exact(source) else leading_convolution(self.backward.graph, source)
+            if step is None:
+                return self.backward.linear(source, known, charge)
+            return FilterRows.of(self.backward, step, charge).bounds(self.backward, known)
         if self.tightening.rule is None:
             return known
         everything = self.tightening.every or not node.op.decided_by_sign

@@ -177,11 +177,15 @@ class DualVariables:
 
 @dataclass(frozen=True, kw_only=True)
 class AscentOptions:
-    """`steps` of dual ascent at a `rate` (that of multipliers is half of it), and the number of `candidates` for a split."""
+    """`steps` of dual ascent at a `rate` (that of multipliers is half of it), and the number of `candidates` for a split.
+
+    With `best` the slopes and multipliers of a result are those of its margin, over boxes as well.
+    """
 
     steps: int
     rate: float
     candidates: int
+    best: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +229,7 @@ def ascend(
     options: AscentOptions,
 ) -> AscentResult:
     """Optimise slopes and split multipliers from a start, until all margins are positive when executed or for all steps."""
-    bound = _SplitBound(net, problems, start)
+    bound = _SplitBound(net, problems, start, keeps=options.best)
     steps = options.steps if bound.relus else 0
     leaks = [node.op.slope for node in bound.relus]
     variables = [
@@ -255,8 +259,9 @@ class _SplitBound:
     A call keeps the `functional` of the input that bounds the margin, and the functionals of every ReLU's output, in `seen`.
     """
 
-    def __init__(self, net: Network, problems: Problems, start: DualVariables):
+    def __init__(self, net: Network, problems: Problems, start: DualVariables, *, keeps: bool = False):
         self.net, self.problems = net, problems
+        self.keeps = keeps or problems.balls is not None
         reduced = problems.reduced
         switches = [node for node in net.switches if reduced is None or node.index in reduced[0].layers]
         self.relus = [node for node in net.relus if node in switches]
@@ -294,7 +299,7 @@ class _SplitBound:
             network, row = problems.reduced
             self.functional = network.pull_back(row, relaxations, problems.x.shape[1:], charge)
         found = self.functional.margins(problems.x, problems.ball).plus(problems.prop.offsets)
-        if problems.balls is not None:
+        if self.keeps:
             self._keep(found.real[:, 0].detach())
         return found.computed[:, 0], found.stacked()[:, 0]
 
@@ -315,7 +320,7 @@ class _SplitBound:
         self.best = torch.where(better, margin, last), slopes, betas
 
     def kept(self) -> tuple[Numbers, Numbers]:
-        """Slopes and multipliers for subproblems to start from: over balls those of the best bound, else the last."""
+        """Slopes and multipliers for subproblems to start from: those of the best bound where they are kept, else the last."""
         if self.best is not None:
             return self.best[1], self.best[2]
         slopes, betas = ({i: value.detach() for i, value in part.items()} for part in (self.slopes, self.betas))

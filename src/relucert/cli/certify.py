@@ -40,6 +40,7 @@ def run(config: Certify) -> int:
     task = CertifyTask(plain) if plain.union is None else UnionTask(plain)
     records = followed(task.records(), len(task), "certifying", hidden=config.json, word=verdict_counts())
     found = Verdicts.of(records, len(task))
+    proofs = {} if plain.proofs is None or isinstance(task, UnionTask) else task.prove(found.records, plain.proofs)
     if config.json:
         for record in found.records:
             print(json_format.dumps(line(record)))
@@ -58,5 +59,9 @@ def run(config: Certify) -> int:
     print(f"robust error {found.robust_error[0]:.2%} to {found.robust_error[1]:.2%}")
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
+    if plain.proofs is not None:
+        said = {"none": "without a certificate"}
+        written = ", ".join(f"{count} {said.get(kind, kind)}" for kind, count in proofs.items())
+        print(f"certificates: {plain.proofs} ({written or 'none'})")
     print(next_step(plain.records, found.counts["unknown"]))
     return 0

@@ -21,6 +21,7 @@ GROUPS = {
     },
     "what was found": {
         "reproduce": "tables and figures of the paper, beside its own",
+        "check": "certificates of `certify --proofs`, derived again by an independent checker",
         "report": "one HTML page: tables, curves, every test point",
         "show": "points of records, by verdict, class or method",
         "compare": "two evaluations side by side, and where they differ",

@@ -13,19 +13,20 @@ from relucert.experiments.paper.config import ReproduceConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce(ReproduceConfig):
-    """A table or figure of the paper, by one command that can be interrupted: what is there is not done again.
-
-    Names: table1, table2, table3, bounds, l2, cross-lipschitz, cw, lambda, figures; all; list, which says what each needs.
-    Example: relucert reproduce table1 --data mnist --models fc1 --epochs 20 --points 200
-    """
+    """Tables and figures of the paper: train what is missing, evaluate, and write them beside the paper's figures."""
 
     name: tyro.conf.Positional[str] = "list"
-    """The experiment; all: every one of them; list: say what each needs, and do nothing."""
+    """table1, table2, table3, bounds, l2, cross-lipschitz, cw, lambda, figures, or all. `list` says what each needs."""
     json: bool = False
     """Print JSON instead of text, and no progress."""
 
 
 CONFIG = Reproduce
+COMMON = ("data", "models", "schemes", "epochs", "points", "timeout", "quick", "out", "workers")
+EXAMPLES = (
+    "relucert reproduce list",
+    "relucert reproduce table1 --data mnist --models fc1 --epochs 20 --points 200",
+)
 
 
 def run(config: Reproduce) -> int:

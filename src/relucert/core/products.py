@@ -1,12 +1,14 @@
 """Matrix products in full float32 precision by the faster of two libraries.
 
 torch multiplies float32 matrices with MKL, which uses half of the width of AVX-512 on processors of other makers than its own;
-oneDNN, which torch carries for convolutions, uses all of it. Both add up products in float32, so results differ by rounding.
+oneDNN, which torch carries for convolutions, uses all of it there. Both add up in float32, so results differ by rounding.
 """
 
 from __future__ import annotations
 
+import platform
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -42,4 +44,14 @@ def _wide_onednn() -> bool:
 @lru_cache(maxsize=1)
 def _available() -> bool:
     has = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
-    return has and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return has and torch.backends.cpu.get_cpu_capability() == "AVX512" and not _made_for_mkl()
+
+
+def _made_for_mkl() -> bool:
+    """Whether the processor is of the maker of MKL, which uses all of its width."""
+    system = Path("/proc/cpuinfo")
+    try:
+        said = system.read_text(errors="replace") if system.exists() else platform.processor()
+    except OSError:
+        said = platform.processor()
+    return "GenuineIntel" in said

@@ -120,7 +120,9 @@ class Task(Generic[Config]):
 
     def executor(self) -> Executor:
         """Where the configuration wants points to be worked on."""
-        return executor_of(self.config.workers, self.config.scheduler)
+        if self.config.scheduler is not None:
+            return executor_of(scheduler=self.config.scheduler)
+        return executor_of(workers_beside(self.net.device, self.config.workers))
 
     def _stream(
         self, store: RecordStore, executor: Executor, only: Collection[int] | None

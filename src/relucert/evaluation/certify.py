@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from relucert.records.question import save
 from relucert.records.record import Record, Verdict, ball_fields
 from relucert.records.store import RecordStore
 from relucert.verification.certify import decide
-from relucert.verification.recorded import certify_text, facts_of
+from relucert.verification.proofs.prover import FINAL, Claim, Prover
+from relucert.verification.recorded import certify_text, decision_of, facts_of
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import Query, batches
 
@@ -111,6 +113,17 @@ class CertifyTask(Task[CertifyConfig]):
             with closing(executor.answers(share, missing, config.batch, most)) as answers:
                 for index, facts in answers:
                     yield save(self.question, store, index, facts, known)
+
+    def prove(self, records: Iterable[Record], folder: Path) -> Counter[str]:
+        """Write certificate files of the verdicts in records, and count them by what they are: "none" is no certificate."""
+        prover = Prover(self.net, folder)
+        with RecordStore(self.config.records) as store:
+            for record in records:
+                if record.verdict in FINAL:
+                    one = slice(record.index, record.index + 1)
+                    claim = Claim.of(decision_of(record, store), self.x[one], self.y[one], self.ball, self.net.classes)
+                    prover.write(f"{record.index:06d}", claim)
+        return prover.written
 
     @torch.no_grad()
     def solve(self, places: Tensor, deadline: float) -> Iterator[Found]:

@@ -8,12 +8,14 @@ it was.
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import multiprocessing
 import os
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -228,8 +230,7 @@ def _row(cells: list[str]) -> bytes:
 
 def _answers(todo: list[Instance], folder: Path, workers: int, counterexamples: Path | None) -> Iterator[Result]:
     """Results in the order in which they are known, each from a process of its own."""
-    import relucert.verification.specifications  # noqa: F401, once, before processes are forked
-
+    _import_all()
     context: Any = multiprocessing.get_context("fork")
     waiting, running = list(reversed(todo)), {}
     try:
@@ -265,6 +266,16 @@ def _answers(todo: list[Instance], folder: Path, workers: int, counterexamples: 
     finally:
         for process, _, _ in running.values():
             process.kill()
+
+
+def _import_all() -> None:
+    """Import what processes may need, once, before they are forked."""
+    for name in (
+        "onnxruntime", "relucert.interop.onnx.reading", "relucert.interop.vnnlib.reading",
+        "relucert.verification.bab.envelopes", "relucert.verification.bab.bab", "relucert.verification.specifications",
+    ):  # fmt: skip
+        with suppress(ImportError):  # a process that misses a package says so
+            importlib.import_module(name)
 
 
 def _child(pipe: Any, one: Instance, folder: Path, counterexamples: Path | None) -> None:

@@ -211,6 +211,8 @@ class CertifyConfig(JudgedConfig):
     union: str | None = None
     """Several balls, such as "inf:0.1,2:0.3,1:1". Pairs of norm and radius instead of p and eps: a point is robust if it is in
     all of them; published: those that MMR-Universal is evaluated at."""
+    proofs: Path | None = None
+    """A folder for certificate files. One for every robust or vulnerable point, which `relucert check` derives again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,6 +233,7 @@ class CertifyConfig(JudgedConfig):
             _arithmetic_rule(self.arithmetic),
             _clock_rule("run_timeout", self.run_timeout),
             _clock_rule("timeout", self.timeout),
+            ("proofs", self.proofs is None or self.union is None, "be left out with --union"),
         ]
 
 

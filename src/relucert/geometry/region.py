@@ -66,6 +66,12 @@ class Hyperplanes:
         """The oriented functionals of the hyperplanes `places` of every example."""
         raise NotImplementedError
 
+    def along(
+        self, directions: Float[Tensor, " batch n *shape"], pattern: Tensor
+    ) -> Float[Tensor, " batch n hyperplanes"]:
+        """The functionals of all hyperplanes, with either sign, at changes of the value; 0 where `margins` are +inf."""
+        raise NotImplementedError
+
 
 class UnitHyperplanes(Hyperplanes):
     """The hyperplanes of a ReLU, one for each unit: pre-activation = 0."""
@@ -89,6 +95,11 @@ class UnitHyperplanes(Hyperplanes):
         sign = pattern.flatten(1).gather(1, places).to(dtype).mul_(2).sub_(1)
         spread = one_hot(places, self.node.shape, dtype)
         return spread * sign.reshape(*places.shape, *(1,) * len(self.node.shape))
+
+    def along(
+        self, directions: Float[Tensor, " batch n *shape"], pattern: Tensor
+    ) -> Float[Tensor, " batch n hyperplanes"]:
+        return directions.flatten(2)
 
 
 class WindowHyperplanes(Hyperplanes):
@@ -136,6 +147,15 @@ class WindowHyperplanes(Hyperplanes):
         shape = (channels, height, width)
         base = channel * (height * width)
         return one_hot(base + winner, shape, dtype) - one_hot(base + other, shape, dtype)
+
+    def along(
+        self, directions: Float[Tensor, " batch n *shape"], pattern: Tensor
+    ) -> Float[Tensor, " batch n hyperplanes"]:
+        flat = directions.flatten(3)
+        windows, lead = self.windows.to(flat.device), flat.shape[:3]
+        own = flat.gather(3, pattern.flatten(2)[:, None].expand(*lead, -1)).unsqueeze(4)
+        other = flat.gather(3, windows.clamp(min=0).flatten().expand(*lead, -1)).unflatten(3, windows.shape)
+        return (own - other).masked_fill(windows < 0, 0.0).flatten(2)
 
 
 class LinearRegion:

@@ -274,6 +274,23 @@ def chain(graph: Graph) -> list[Step] | None:
     return steps if all(_foldable(step) for step in steps) else None
 
 
+def leading_convolution(graph: Graph, node: int) -> Step | None:
+    """The nodes from the input to a node as one step, if they are a plain chain with one convolution; else None."""
+    nodes, place = [], node
+    while place != 0:
+        if len(graph[place].inputs) != 1:
+            return None
+        nodes.append(graph[place])
+        place = graph[place].inputs[0]
+    nodes.reverse()
+    cores = [place for place, each in enumerate(nodes) if isinstance(each.op, Conv2d)]
+    if len(cores) != 1 or not all(isinstance(each.op, Affine) for each in nodes):
+        return None
+    before, core, behind = nodes[: cores[0]], nodes[cores[0]], nodes[cores[0] + 1 :]
+    step = Step(tuple(before), core, tuple(behind), None, graph[node].shape)
+    return step if _foldable(step) else None
+
+
 def _foldable(step: Step) -> bool:
     """Whether factors around a convolution are the same all over a channel, and nothing changes its shape."""
     around = (*step.before, *step.behind)

@@ -23,7 +23,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import phased_adjoint
 
-PIECE = 2**21  # bytes of the largest temporary
+PIECE = 2**23  # bytes of the largest temporary
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +70,11 @@ class ConvChain:
 
 
 class ConvRowNorms(torch.autograd.Function):
-    """`apply(functionals, batch, gates, q, chain, *weights)`: the norms (n,) of functionals (n, size) pulled back to the image.
+    """`apply(functionals, batch, gates, q, chain, known, *weights)`: the norms (n,) of functionals (n, size) on the image.
 
     `batch` (n,) are the examples of the functionals, `gates` the slopes (examples, *shape) behind every convolution, `weights`
-    the filters; functionals and weights have gradients.
+    the filters; functionals and weights have gradients. `known` are the norms (n,) where they are known: then only rows with a
+    gradient are made, when it is taken.
     """
 
     @staticmethod
@@ -84,50 +85,100 @@ class ConvRowNorms(torch.autograd.Function):
         gates: Sequence[Tensor],
         q: float,
         chain: ConvChain,
+        known: Float[Tensor, " n"] | None,
         *weights: Tensor,
     ) -> Float[Tensor, " n"]:
-        kept = []
         near = [gate.contiguous(memory_format=torch.channels_last) for gate in gates]
-        for rows in row_pieces(functionals, chain):
-            which, value = batch[rows], functionals[rows].unflatten(1, chain.shapes[-1])
-            inner: list[Tensor] = []
-            for layer in range(len(weights) - 1, -1, -1):
-                value = picked(near[layer], which).mul_(value)
-                inner.append(value)
-                value = chain.adjoint(layer, value, weights[layer])
-            image = value.flatten(1)
-            kept.append((inner[::-1], image, norm(image, q)))
         ctx.work = chain, batch, near, q
-        ctx.kept = kept if any(ctx.needs_input_grad) else []
-        ctx.save_for_backward(*weights)
-        return torch.cat([lengths for _, _, lengths in kept])
+        ctx.save_for_backward(functionals, *weights)
+        ctx.kept = None
+        if known is not None:
+            return known.clone()
+        passes = _Passes(near, q, chain, weights)
+        made = [
+            passes.back(functionals[rows], batch[rows])
+            for rows in row_pieces(functionals, chain, functionals.element_size())
+        ]
+        if any(ctx.needs_input_grad):
+            ctx.kept = made
+        return torch.cat([each.lengths for each in made])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         chain, batch, near, q = ctx.work
-        weights = ctx.saved_tensors
+        functionals, *weights = ctx.saved_tensors
+        passes = _Passes(near, q, chain, weights)
         totals = [torch.zeros_like(weight) for weight in weights]
-        found = gradients[0].new_zeros(len(batch), math.prod(chain.shapes[-1]))
+        found = torch.zeros_like(functionals)
+        if ctx.kept is None:
+            some = gradients[0].nonzero()[:, 0]
+            for piece in row_pieces(some, chain, functionals.element_size()):
+                rows = some[piece]
+                made = passes.back(functionals[rows], batch[rows])
+                found[rows] = passes.ahead(made, gradients[0][rows], batch[rows], totals)
+            return found, None, None, None, None, None, *totals
         start = 0
-        for inner, image, lengths in ctx.kept:
-            gradient = gradients[0][start : start + len(image)]
+        for made in ctx.kept:
+            gradient = gradients[0][start : start + len(made.image)]
             some = gradient.nonzero()[:, 0]
-            if 4 * len(some) < 3 * len(image):
-                inner, image, lengths = [part[some] for part in inner], image[some], lengths[some]
+            if 4 * len(some) < 3 * len(gradient):
+                made = made.restrict(some)
             else:  # a few rows without a gradient are not worth a copy of the others
-                some = torch.arange(len(image) if len(some) else 0, device=some.device)
+                some = torch.arange(len(gradient) if len(some) else 0, device=some.device)
             if len(some):
-                ties = (image.abs() == lengths[:, None]).sum(1, keepdim=True).clamp(min=1) if math.isinf(q) else None
-                slope = norm_slope(image, lengths[:, None], q, ties) * gradient[some, None]
-                value = slope.unflatten(1, chain.shapes[0])
-                for layer, weight in enumerate(weights):
-                    totals[layer] += chain.weight_slope(layer, value, inner[layer], weight)
-                    value = chain.forward(layer, value, weight)
-                    value = value * picked(near[layer], batch[start + some])
-                found[start + some] = value.flatten(1)
+                found[start + some] = passes.ahead(made, gradient[some], batch[start + some], totals)
             start += len(gradient)
-        return found, None, None, None, None, *totals
+        return found, None, None, None, None, None, *totals
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """Functionals in front of every convolution's adjoint, first convolution first, on the image, and their norms there."""
+
+    inner: list[Tensor]
+    image: Tensor
+    lengths: Tensor
+
+    def restrict(self, rows: Int[Tensor, " m"]) -> _Made:
+        """Some of the rows."""
+        return _Made([part[rows] for part in self.inner], self.image[rows], self.lengths[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """The pass of functionals back to the image, and that of gradients ahead; `near` are the gates, channels innermost."""
+
+    near: Sequence[Tensor]
+    q: float
+    chain: ConvChain
+    weights: Sequence[Tensor]
+
+    def back(self, functionals: Float[Tensor, " n size"], batch: Int[Tensor, " n"]) -> _Made:
+        """Functionals pulled back."""
+        value = functionals.unflatten(1, self.chain.shapes[-1])
+        inner: list[Tensor] = []
+        for layer in range(len(self.weights) - 1, -1, -1):
+            value = picked(self.near[layer], batch).mul_(value)
+            inner.append(value)
+            value = self.chain.adjoint(layer, value, self.weights[layer])
+        image = value.flatten(1)
+        return _Made(inner[::-1], image, norm(image, self.q))
+
+    def ahead(
+        self, made: _Made, gradient: Float[Tensor, " n"], batch: Int[Tensor, " n"], totals: list[Tensor]
+    ) -> Float[Tensor, " n size"]:
+        """The gradient with respect to functionals of their norms'; that with respect to the weights is added to `totals`."""
+        lengths, ties = made.lengths[:, None], None
+        if math.isinf(self.q):
+            ties = (made.image.abs() == lengths).sum(1, keepdim=True).clamp(min=1)
+        slope = norm_slope(made.image, lengths, self.q, ties) * gradient[:, None]
+        value = slope.unflatten(1, self.chain.shapes[0])
+        for layer, weight in enumerate(self.weights):
+            totals[layer] += self.chain.weight_slope(layer, value, made.inner[layer], weight)
+            value = self.chain.forward(layer, value, weight)
+            value = value * picked(self.near[layer], batch)
+        return value.flatten(1)
 
 
 def picked(values: Float[Tensor, " examples channels *area"], which: Int[Tensor, " n"]) -> Tensor:
@@ -136,8 +187,7 @@ def picked(values: Float[Tensor, " examples channels *area"], which: Int[Tensor,
     return flat.unflatten(1, (*values.shape[2:], values.shape[1])).permute(0, 3, 1, 2)
 
 
-def row_pieces(functionals: Float[Tensor, " n size"], chain: ConvChain) -> Sequence[slice]:
-    """The rows in pieces that stay in the cache."""
-    widest = max(math.prod(shape) for shape in chain.shapes) * (torch.finfo(functionals.dtype).bits // 8)
-    size = max(1, PIECE // widest)
-    return [slice(start, start + size) for start in range(0, len(functionals), size)]
+def row_pieces(rows: Tensor, chain: ConvChain, size: int) -> Sequence[slice]:
+    """The rows in pieces that stay in the cache, for numbers of so many bytes."""
+    at_once = max(1, PIECE // (max(math.prod(shape) for shape in chain.shapes) * size))
+    return [slice(start, start + at_once) for start in range(0, len(rows), at_once)]

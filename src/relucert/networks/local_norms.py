@@ -1,115 +1,187 @@
-"""Norms of the rows of two convolutions, of all units at once, and estimates for a matrix behind both; without gradients.
+"""Norms of the rows of two convolutions, of all units at once, and of a matrix behind both; gradients of the former.
 
-The blocks are those of `networks.local_rows`. Here the blocks of one kind in a row of blocks go together, and the batch is
-outermost: the rows of all of them are one product, and the rows of the matrix one more, which may be made with few digits.
+The rows are those of `networks._block_tables`: of blocks of pixels, once for every pattern in a block. A norm adds up what its
+window has of every pattern. Rows of the matrix go a few blocks at a time, so that they stay in the cache; they may be
+multiplied out with few digits. Where they are exact, the norms of further functionals of the matrix come from them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relucert.core.products import product
-from relucert.networks.local_rows import Block, Gates, Plan, products
+from relucert.networks._block_tables import KindTable, kind_tables, positions
+from relucert.networks.local_rows import Gates, Plan, products
 
 ENTRIES = 2**19  # of a temporary: some megabytes that stay in the cache
+KEPT = 2**26  # entries of tables that are kept for the gradient; larger ones are made again
 
 
-@dataclass(frozen=True)
-class Run:
-    """Blocks of one kind, with the same units and positions down."""
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """A matrix (rows, maps, height, width) behind two convolutions, the dtype of its products, and functionals of it.
 
-    blocks: tuple[Block, ...]
+    The functionals (batch, others, rows) are optional.
+    """
 
-    @property
-    def pixels(self) -> int:
-        """The pixels of each block, times the channels."""
-        return self.blocks[0].stop - self.blocks[0].start
-
-    def units(self, table: Float[Tensor, " height width *rest"]) -> Float[Tensor, " blocks down across *rest"]:
-        """What belongs to the units that touch each block, of a table of the first convolution's units."""
-        return _windows(table, self.blocks[0].down.units, [block.across.units for block in self.blocks])
-
-    def positions(self, table: Float[Tensor, " height width *rest"]) -> Float[Tensor, " blocks down across *rest"]:
-        """What belongs to the positions that see each block, of a table of the second convolution's positions."""
-        return _windows(table, self.blocks[0].down.positions, [block.across.positions for block in self.blocks])
-
-    def gather(self, table: Float[Tensor, " height width *rest"], found: Tensor, *, largest: bool) -> None:
-        """Add the values (blocks, down, across, *rest) of all positions to a table, or compare with its maxima."""
-        top, bottom = self.blocks[0].down.positions
-        for place, block in enumerate(self.blocks):
-            left, right = block.across.positions
-            part = table[top:bottom, left:right]
-            if largest:
-                torch.maximum(part, found[place], out=part)
-            else:
-                part += found[place]
+    matrix: Tensor
+    dtype: torch.dtype
+    functionals: Tensor | None = None
 
 
-def _windows(table: Tensor, rows: tuple[int, int], columns: list[tuple[int, int]]) -> Tensor:
-    every = torch.tensor([place for lo, hi in columns for place in range(lo, hi)], device=table.device)
-    found = table[rows[0] : rows[1]].index_select(1, every)
-    return found.unflatten(1, (len(columns), -1)).transpose(0, 1)
+@dataclass(frozen=True, eq=False)
+class LocalNorms:
+    """The norms of the second convolution's rows, of the matrix's rows, and of the functionals of these.
 
+    `patterns` says how many rows the tables have, which are None where they are too large to be kept.
+    """
 
-@lru_cache(maxsize=64)
-def runs(plan: Plan, most: int) -> tuple[Run, ...]:
-    """The blocks of a plan, grouped by row and kind, at most so many together."""
-    groups: dict[tuple[tuple[int, int], int], list[Block]] = {}
-    for block in plan.blocks:
-        groups.setdefault((block.down.pixels, block.kind), []).append(block)
-    return tuple(
-        Run(tuple(blocks[start : start + most]))
-        for blocks in groups.values()
-        for start in range(0, len(blocks), max(1, most))
-    )
+    units: Float[Tensor, " batch maps height width"]
+    rows: Float[Tensor, " batch rows"] | None
+    functionals: Float[Tensor, " batch others"] | None
+    tables: list[KindTable] | None
+    patterns: int
 
 
 @torch.no_grad()
 def local_norms(
-    filters: tuple[Tensor, Tensor], matrix: Tensor | None, gates: Gates, q: float, plan: Plan, dtype: torch.dtype
-) -> tuple[Float[Tensor, " batch maps height width"], Float[Tensor, " batch rows"] | None]:
-    """The norms of the second convolution's rows, q = 1, 2 or inf, and norms of the matrix's rows multiplied out in `dtype`.
+    filters: tuple[Tensor, Tensor], behind: Behind | None, gates: Gates, q: float, plan: Plan
+) -> LocalNorms:
+    """The norms of the second convolution's rows, q = 1, 2 or inf, and those of what is behind.
 
-    `filters` are (units, channels, kh, kw) and (maps, units, lh, lw), `matrix` is (rows, maps, height, width), `gates` are the
-    slopes ((batch, units, ...), (batch, maps, ...)) of the ReLUs behind both. Sums over pixels are made in the dtype of the
-    filters.
+    `filters` are (units, channels, kh, kw) and (maps, units, lh, lw), `gates` are the slopes ((batch, units, ...), (batch,
+    maps, ...)) of the ReLUs behind both. Sums over pixels are made in the dtype of the filters.
     """
-    near, far = (gate.permute(2, 3, 0, 1).contiguous() for gate in gates)  # height, width, batch, channels
-    made_of = [products(*filters, kind).T for kind in plan.kinds]
-    batch, largest = near.shape[2], math.isinf(q)
-    norms = torch.zeros_like(far)
-    behind = None if matrix is None else matrix.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format)
-    dense = None if behind is None else norms.new_zeros(batch, behind.shape[3])
-    widest = max((columns.shape[1] for columns in made_of), default=1)
-    for run in runs(plan, max(1, ENTRIES // (widest * batch))):
-        units = run.units(near).permute(0, 3, 1, 2, 4).reshape(len(run.blocks) * batch, -1)
-        made = product(units, made_of[run.blocks[0].kind])
-        made = made.view(len(run.blocks), batch, run.pixels, -1)
-        behind_run = run.positions(far).permute(0, 3, 1, 2, 4)  # blocks, batch, down, across, maps
-        found = _added(made, q, 2).view(behind_run.shape).permute(0, 2, 3, 1, 4)
-        run.gather(norms, found, largest=largest)
-        if behind is not None and dense is not None:
-            made *= behind_run.reshape(len(run.blocks), batch, 1, -1)
-            weights = run.positions(behind).flatten(1, 3)
-            rows = torch.bmm(made.flatten(1, 2).to(dtype), weights).to(norms.dtype).unflatten(1, (batch, -1))
-            sums = _added(rows, q, 2)
-            dense = torch.maximum(dense, sums.amax(0)) if largest else dense.add_(sums.sum(0))
-    total = _root(norms, q).permute(2, 3, 0, 1).contiguous()
-    return total, None if dense is None else _root(dense, q)
+    tables = kind_tables(filters, gates[0], plan)
+    norms = gates[1].new_zeros(gates[1].permute(0, 2, 3, 1).shape)  # batch, height, width, maps
+    rest = None if behind is None else _Behind(behind, gates[1], q)
+    for table in tables:
+        _gather(norms, table, _added(table.made, q), largest=math.isinf(q))
+        if rest is not None:
+            rest.add(table)
+    kept = tables if sum(table.made.numel() for table in tables) <= KEPT else None
+    lengths = _root(norms, q).permute(0, 3, 1, 2).contiguous()
+    patterns = sum(len(table.gates) for table in tables)
+    return LocalNorms(lengths, *((None, None) if rest is None else rest.norms()), kept, patterns)
 
 
-def _added(rows: Tensor, q: float, axis: int) -> Tensor:
-    """The sums of |entries|^q along an axis, or the largest |entries|."""
-    if math.isinf(q):
-        return rows.abs().amax(axis)
-    return (rows.abs() if q == 1 else rows.square()).sum(axis)
+def _gather(norms: Tensor, table: KindTable, found: Float[Tensor, " patterns places"], *, largest: bool) -> None:
+    """Add what all positions have in the blocks of a kind to their sums, or compare with their maxima."""
+    for number, block in enumerate(table.blocks):
+        (top, bottom), (left, right) = block.down.positions, block.across.positions
+        part = norms[:, top:bottom, left:right]
+        here = table.spread(found, slice(number, number + 1), len(norms)).view(part.shape)
+        if largest:
+            torch.maximum(part, here, out=part)
+        else:
+            part += here
+
+
+class _Behind:
+    """Sums of powers, or maxima, of the rows of a matrix and of functionals of them, kind of blocks by kind."""
+
+    def __init__(self, given: Behind, gates: Tensor, q: float):
+        self.q, self.dtype, self.functionals = q, given.dtype, given.functionals
+        self.far = gates.permute(2, 3, 0, 1).contiguous()  # height, width, batch, maps
+        self.matrix = given.matrix.permute(2, 3, 1, 0).to(given.dtype, memory_format=torch.contiguous_format)
+        self.sums = gates.new_zeros(len(gates), self.matrix.shape[3])
+        self.others = None if given.functionals is None else gates.new_zeros(given.functionals.shape[:2])
+        self.turned = None if given.functionals is None else given.functionals.transpose(1, 2).contiguous()
+
+    def add(self, table: KindTable) -> None:
+        """Count the blocks of a kind."""
+        batch = len(self.sums)
+        at_once = max(1, ENTRIES // (table.made[0].numel() * batch))
+        for start in range(0, len(table.blocks), at_once):
+            some = slice(start, min(start + at_once, len(table.blocks)))
+            blocks = table.blocks[some]
+            made = table.spread(table.made, some, batch)
+            far = positions(self.far, blocks).permute(0, 3, 1, 2, 4).reshape(len(blocks), batch, 1, -1)
+            made = made * far if table.which is None else made.mul_(far)
+            weights = positions(self.matrix, blocks).flatten(1, 3)
+            rows = torch.bmm(made.flatten(1, 2).to(self.dtype), weights).to(self.sums.dtype)
+            rows = rows.unflatten(1, (batch, -1)).transpose(0, 1).flatten(1, 2)  # batch, pixels of all blocks, rows
+            if self.others is not None and self.turned is not None:
+                self.others = self._count(self.others, torch.bmm(rows, self.turned))
+            self.sums = self._count(self.sums, rows)
+
+    def _count(self, sums: Tensor, rows: Float[Tensor, " batch pixels n"]) -> Tensor:
+        """The sums or maxima with some more entries of rows, which are overwritten."""
+        if math.isinf(self.q):
+            return torch.maximum(sums, rows.abs_().amax(1))
+        return sums.add_((rows.abs_() if self.q == 1 else rows.square_()).sum(1))
+
+    def norms(self) -> tuple[Tensor, Tensor | None]:
+        """The norms of the rows, and of the functionals."""
+        return _root(self.sums, self.q), None if self.others is None else _root(self.others, self.q)
+
+
+def _added(rows: Float[Tensor, " patterns pixels places"], q: float) -> Float[Tensor, " patterns places"]:
+    """The sums of |entries|^q over pixels, or the largest |entries|, with one pass over each pixel."""
+    found: Tensor | None = None
+    for pixel in rows.unbind(1):
+        part = pixel.square() if q == 2 else pixel.abs()
+        if found is None:
+            found = part
+        else:
+            found = torch.maximum(found, part, out=found) if math.isinf(q) else found.add_(part)
+    assert found is not None
+    return found
 
 
 def _root(sums: Tensor, q: float) -> Tensor:
     return sums.sqrt() if q == 2 else sums
+
+
+@torch.no_grad()
+def block_gradients(
+    filters: tuple[Tensor, Tensor], tables: list[KindTable], slopes: Float[Tensor, " batch maps height width"],
+    norms: Float[Tensor, " batch maps height width"], q: float, plan: Plan,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients with respect to both filters of norms with gradients `slopes`, q = 1 or 2, once for every pattern.
+
+    For q = 1 an entry of a row counts with its sign, which is the pattern's; for q = 2 with itself divided by the norm. So
+    what the examples add are factors of the pattern's row, whose sum is all that is needed.
+    """
+    factors = slopes if q == 1 else slopes / norms.masked_fill(norms == 0, math.inf)
+    factors = factors.permute(2, 3, 0, 1).contiguous()  # height, width, batch, maps
+    found = []
+    for table in tables:
+        given = positions(factors, table.blocks).permute(0, 3, 1, 2, 4).flatten(2)
+        total = table.made.sign() if q == 1 else table.made.clone()
+        total *= table.gathered(given)[:, None]
+        found.append(total.flatten(1).T @ table.gates)
+    with torch.enable_grad():
+        inner, outer = (weight.detach().requires_grad_() for weight in filters)
+        made = [products(inner, outer, kind) for kind in plan.kinds]
+        first, second = torch.autograd.grad(made, [inner, outer], found)
+    return first, second
+
+
+class BlockNorms(torch.autograd.Function):
+    """`apply(inner, outer, slopes, known, q, plan)`: the known norms of the units, with gradients block by block.
+
+    `inner` and `outer` are the filters, `slopes` those of the first convolution's ReLUs; q is 1 or 2.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inner: Tensor, outer: Tensor, slopes: Tensor, known: LocalNorms, q: float, plan: Plan
+    ) -> Float[Tensor, " batch maps height width"]:
+        ctx.save_for_backward(inner, outer, slopes)
+        ctx.work = known, q, plan
+        return known.units.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        inner, outer, slopes = ctx.saved_tensors
+        known, q, plan = ctx.work
+        filters = (inner, outer)
+        tables = kind_tables(filters, slopes, plan) if known.tables is None else known.tables
+        return *block_gradients(filters, tables, gradients[0], known.units, q, plan), None, None, None, None

@@ -147,6 +147,13 @@ class Affine:
         """`|A| z + |b|` for z >= 0: what rounding errors are measured against. The general case has no offset."""
         return self.absolute(*inputs)
 
+    def support(self, *inputs: Tensor) -> Tensor:
+        """Which entries of `A z` can be other than zero where entries of z >= 0 are, whatever the weights: not zero there.
+
+        The general case has no weights.
+        """
+        return inputs[0] if self.diagonal else self.absolute(*inputs)
+
     def sources(self) -> dict[str, Source]:
         """The tensors of the node by the name they have in a checkpoint."""
         return {}

@@ -189,6 +189,13 @@ class Graph:
         return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
 
     @cached_property
+    def windows(self) -> tuple[Any, ...]:
+        """The windows of the input that units of each switching node read (`networks.colouring.windows`)."""
+        from relucert.networks.colouring import windows
+
+        return windows(self)
+
+    @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:
         """The ReLU and leaky ReLU nodes, in order."""
         return tuple(cast(Node[ReLU], node) for node in self.switches if isinstance(node.op, ReLU))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import dataclass
 
@@ -28,6 +29,12 @@ class Judge:
     eps: float
     method: str
     points: int | None
+
+
+def prepare(config: TrainConfig) -> None:
+    """Load what every trial needs, so that copies of this process have it already; missing data are an error here."""
+    importlib.import_module("torch._dynamo")  # the optimisers of torch import it, which takes seconds
+    config_task(config)
 
 
 def measured(config: TrainConfig, epoch: int, judge: Judge) -> Figures:

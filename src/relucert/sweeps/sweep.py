@@ -20,7 +20,7 @@ from relucert.reports.sweep import Row, fronts, write_leaderboard, write_plot
 from relucert.sweeps._space import configured
 from relucert.sweeps._stopping import checkpoints, stops
 from relucert.sweeps._suggestions import suggestions
-from relucert.sweeps._trial import Judge, measured
+from relucert.sweeps._trial import Judge, measured, prepare
 from relucert.sweeps.config import SweepConfig
 from relucert.sweeps.journal import ENDS, Figures, Journal, Trial
 from relucert.training.config import TrainConfig
@@ -55,6 +55,8 @@ def sweep(config: SweepConfig, callback: Callback = lambda trial: None, *, plot:
     >>> [trial.state for trial in done.trials], len(done.rows)
     (['done', 'done'], 2)
     """
+    if config.scheduler is None:
+        prepare(config.base)
     with (
         executor_of(config.workers, config.scheduler) as executor,
         Journal(config.folder, config.to_json()) as journal,

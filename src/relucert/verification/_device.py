@@ -32,7 +32,7 @@ def on_cpu(query: Query) -> Query:
     return replace(
         query, net=net, double=in_double(net), x=query.x.cpu(), y=query.y.cpu(), ball=_ball(query.ball),
         prop=Property(query.prop.rows.cpu(), query.prop.offsets.cpu()), holds=query.holds.cpu(),
-        row_margins=_moved(query.row_margins, "cpu"),
+        row_margins=_moved(query.row_margins, "cpu"), units=None,
     )  # fmt: skip
 
 

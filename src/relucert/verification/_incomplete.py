@@ -7,8 +7,8 @@ from the pre-activation bounds of float32: these hold for real arithmetic and fo
 computed in, and only what functionals of later passes round is charged again. Everything is computed in float64 where what
 float32 was charged for rounding may be missing still.
 
-Cheaper methods go first, each from the pre-activation bounds of the one before it. Inputs that are proved are left out, and so
-are rows of other inputs that are proved for the executed network.
+Cheaper methods go first, each from the pre-activation bounds of the one before it; so do the verifiers of a cascade, within
+one dtype. Inputs that are proved are left out, and so are rows of other inputs that are proved for the executed network.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import Alpha
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import Bounding, UnitBounds
+from relucert.bounding.preactivations import Bounding, KnownUnits, UnitBounds
 from relucert.bounding.rounding import Margins
 from relucert.core.methods import Method, spec
+from relucert.core.norms import steepest
 from relucert.core.verdict import Reason
 from relucert.networks.network import Network
 from relucert.networks.traversal import ending
@@ -37,6 +38,7 @@ from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
+DESCENT = 3  # steps of the search for counterexamples outside the box
 TIMES = 2.0  # what float32 was charged, so many times, may be won by pre-activation bounds in float64
 
 
@@ -195,7 +197,7 @@ def better_of_both(query: Query, bound: Callable[[Query], Root]) -> Root:
     if not len(some):
         return units, margins
     part = query.restrict(some)
-    more, other = bound(replace(part, ball=part.ball.without_box()))
+    more, other = bound(replace(part, ball=part.ball.without_box(), units=None))
     inputs = {index: _met(within, more.inputs[index], some) for index, within in units.inputs.items()}
     best = margins.stacked()
     best[some] = torch.fmax(best[some], other.stacked())
@@ -217,8 +219,8 @@ def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
     """
     net, double, ball, prop = query.net, query.double, query.ball, query.prop
     if net.dtype != torch.float32 or net.graph.max_pools or not prop.fits(torch.float32):
-        return method.prove(double, method.start(double, query.wide, ball, net.dtype), query.wide, ball, prop)
-    known = method.start(net, query.x, ball, net.dtype)
+        return method.prove(double, started(query, method, double, query.wide), query.wide, ball, prop)
+    known = started(query, method, net, query.x)
     units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
     return units.charged(double, query.wide, ball, net.dtype), Margins.unstacked(margins.stacked().double())
 
@@ -227,24 +229,36 @@ def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Mar
     """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
 
     A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
-    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count.
+    not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count, unless a
+    counterexample shows that the ball alone cannot be proved.
     """
     best = query.wide.new_full((2, *query.prop.offsets.shape, 3), -math.inf)
+    if query.units is not None and query.row_margins is not None:
+        best[0] = query.row_margins[..., [2, 0, 1]].nan_to_num(-math.inf, math.inf, -math.inf)
     exact = _Pass(query, method, query.double, query.wide, best, alone)
     everything = torch.ones(2, len(query), dtype=torch.bool, device=best.device)
     if not (method.single and query.net.dtype == torch.float32 and query.prop.fits(torch.float32)):
-        exact.run(everything)
+        exact.run(everything, share=True)
         return Margins.unstacked(_joint(best))
     first = _Pass(query, method, query.net, query.x, best, alone)
-    first.run(everything)
+    first.run(everything, share=True)
     lead, charged = query.prop.margins(query.net(query.x).double()).amin(1), best[..., 0] - best[..., 2]
     near = _least_missing(best, best[..., 0]) > -CLOSE * lead
     if bool(near.any()):
+        exact.started = first.started
         exact.run(near, first.units)
         near &= _least_missing(best, best[..., 2] + TIMES * charged) >= 0
     if bool(near.any()):
-        exact.run(near)
+        exact.run(near, share=True)
     return Margins.unstacked(_joint(best))
+
+
+def started(query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"]) -> UnitBounds:
+    """The bounds of the units that a method starts from: those that an earlier one has left, or its own."""
+    shared = query.units.of(query.x, query.ball, x.dtype) if query.units is not None and method.shares else None
+    if shared is None:
+        return method.start(net, x, query.ball, query.net.dtype)
+    return shared.charged(net, x, query.ball, query.net.dtype)
 
 
 def _joint(best: Float[Tensor, " 2 batch specs 3"]) -> Float[Tensor, " batch specs 3"]:
@@ -263,33 +277,6 @@ def _least_missing(best: Float[Tensor, " 2 batch specs 3"], rows: Float[Tensor, 
 
 
 @dataclass(eq=False)
-class _Kept:
-    """Pre-activation bounds of inputs that are not proved for the executed network, as they were left."""
-
-    parts: list[tuple[Int[Tensor, " n"], UnitBounds]] = field(default_factory=list)
-
-    def add(self, index: Int[Tensor, " n"], units: UnitBounds) -> None:
-        """Keep the bounds of some inputs."""
-        if len(index):
-            self.parts.append((index, units))
-
-    def of(self, index: Int[Tensor, " n"]) -> UnitBounds | None:
-        """The bounds of some inputs, what rounding does left out; None where one of them has none."""
-        found = [
-            (known[place], units.restrict(place)) for known, units in self.parts for place in [_places(known, index)]
-        ]
-        known = torch.cat([part for part, _ in found]) if found else index[:0]
-        if len(known) < len(index):
-            return None
-        order = known.argsort()[index.argsort().argsort()]
-        return UnitBounds.joined([units for _, units in found]).restrict(order)
-
-
-def _places(known: Int[Tensor, " n"], index: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
-    return torch.isin(known, index).nonzero()[:, 0]
-
-
-@dataclass(eq=False)
 class _Pass:
     """A bounding method on a network and inputs in one dtype.
 
@@ -303,36 +290,52 @@ class _Pass:
     x: Float[Tensor, " batch *input"]
     best: Float[Tensor, " 2 batch specs 3"]
     alone: bool
-    units: tuple[_Kept, _Kept] = field(default_factory=lambda: (_Kept(), _Kept()))
+    units: tuple[KnownUnits, KnownUnits] = field(default_factory=lambda: (KnownUnits(), KnownUnits()))
+    #: When the first of the passes of a method began, which have its seconds together.
+    started: float = field(default_factory=time.monotonic)
 
-    def run(self, worth: Bool[Tensor, " 2 batch"], known: Sequence[_Kept] | None = None) -> None:
+    def run(
+        self, worth: Bool[Tensor, " 2 batch"], known: Sequence[KnownUnits] | None = None, *, share: bool = False
+    ) -> None:
         """Raise the best margins of the inputs that are worth it, over the balls of the query, and then over balls alone.
 
-        `known` has pre-activation bounds of another pass to go on from.
+        `known` has pre-activation bounds of another pass to go on from. With `share` those of this one are left to others.
         """
-        started, ball, before = time.monotonic(), self.query.ball, known or (None, None)
+        query, ball, before = self.query, self.query.ball, known or (None, None)
+        self.units = KnownUnits(), KnownUnits()
         index = worth[0].nonzero()[:, 0]
         if len(index):
-            self._improve(0, index, self.query, before[0])
+            self._timed()._improve(0, index, query, before[0])
+        if share and query.units is not None and self.method.shares:
+            query.units.add(query.x, ball, self.x.dtype, self.units[0])
         if not self.alone or ball.box is None:
             return
-        open_ = ~self.query.proves(_joint(self.best)[..., 1:]).all(1)
+        open_ = ~query.proves(_joint(self.best)[..., 1:]).all(1)
         index = (open_ & worth[1]).nonzero()[:, 0]
         index = index[ball.restrict(index).cut(self.x[index])]
         if len(index):
-            method, spent = self.method, time.monotonic() - started
-            if isinstance(method, SDP | Moments):
-                method = replace(method, seconds=max(0.0, method.seconds - spent))
-            replace(self, method=method)._improve(1, index, replace(self.query, ball=ball.without_box()), before[1])
+            alone = query.restrict(index)
+            index = index[
+                ~_falsified(replace(alone, ball=alone.ball.without_box(), units=None), _joint(self.best)[index])
+            ]
+        if len(index):
+            self._timed()._improve(1, index, replace(query, ball=ball.without_box(), units=None), before[1])
 
-    def _improve(self, kind: int, open_: Int[Tensor, " open"], query: Query, before: _Kept | None) -> None:
+    def _timed(self) -> _Pass:
+        """The pass with the seconds that are left."""
+        if not isinstance(self.method, Alpha | SDP | Moments) or math.isinf(self.method.seconds):
+            return self
+        left = max(0.0, self.method.seconds - (time.monotonic() - self.started))
+        return replace(self, method=replace(self.method, seconds=left))
+
+    def _improve(self, kind: int, open_: Int[Tensor, " open"], query: Query, before: KnownUnits | None) -> None:
         """Raise the best margins of open inputs over the balls of a query, which are of this kind."""
         known = None if before is None else self._recharged(open_, query, before)
         for stage in _stages(self.method):
             rows, needed = _unproved(_joint(self.best)[open_])
             x, ball = self.x[open_], query.ball.restrict(open_)
             prop = query.prop.restrict(open_).select(rows).to(x.dtype)
-            known = stage.start(self.net, x, ball, query.net.dtype) if known is None else known
+            known = started(query.restrict(open_), stage, self.net, x) if known is None else known
             known, margins = stage.prove(self.net, known, x, ball, prop)
             places, best = rows.unsqueeze(2).expand(-1, -1, 3), self.best[kind, open_]
             old = best.gather(1, places)
@@ -350,7 +353,7 @@ class _Pass:
         assert known is not None
         self.units[kind].add(open_, known)
 
-    def _recharged(self, index: Int[Tensor, " n"], query: Query, before: _Kept) -> UnitBounds | None:
+    def _recharged(self, index: Int[Tensor, " n"], query: Query, before: KnownUnits) -> UnitBounds | None:
         """Pre-activation bounds of another pass with the rounding of computations in the dtype of this one."""
         known = before.of(index)
         return (
@@ -358,6 +361,25 @@ class _Pass:
             if known is None
             else known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
         )
+
+
+def _falsified(query: Query, best: Float[Tensor, " batch specs 3"]) -> Bool[Tensor, " batch"]:
+    """Which inputs have a counterexample in balls without a box: no bound over these can prove them.
+
+    From a few steps of steepest descent to the boundary, on the row with the least margin so far. The answer decides what is
+    tried, and nothing else.
+    """
+    row = best[..., 0].argmin(1, keepdim=True)
+    prop, eps = query.prop.select(row).to(query.x.dtype), query.ball.radii(query.x)
+    point, found = query.x, torch.zeros_like(query.holds)
+    for _ in range(DESCENT):
+        with torch.enable_grad():
+            point = point.detach().requires_grad_()
+            margin = prop.margins(query.net(point))[:, 0]
+            (slope,) = torch.autograd.grad(margin.sum(), point)
+        found |= margin.detach() < 0
+        point = query.x - eps.reshape(-1, *[1] * (slope.dim() - 1)) * steepest(slope, query.p)
+    return found | (prop.margins(query.net(point))[:, 0] < 0)
 
 
 def _stages(method: Bounding) -> tuple[Bounding, ...]:

@@ -32,6 +32,7 @@ from relucert.networks.network import as_network, one_thread, outside_inference,
 from relucert.networks.scaled import scaled
 from relucert.verification._scaled import refuse_executed, scaled_decision
 from relucert.verification._union import decide_union
+from relucert.verification.proofs.prover import write_proofs
 from relucert.verification.recorded import certify_text, question_of, recorded
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
 from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
@@ -52,6 +53,7 @@ def certify(
     workers: int | None = None,
     records: str | Path | None = None,
     progress: bool | None = None,
+    proofs: str | Path | None = None,
 ) -> Certificate:
     """For every input a verdict on whether the class stays y over the ball, or stays ahead of chosen `targets`.
 
@@ -71,6 +73,9 @@ def certify(
 
     Several balls are one question about their union: ROBUST if the decision stays over all of them, VULNERABLE if one of them
     has a counterexample, else UNKNOWN; `Certificate.ball` says which ball an answer is about.
+
+    With `proofs`, a folder, a certificate file is written for every input that is ROBUST or VULNERABLE, which `relucert check`
+    derives again without this package (docs/proofs.md); where there is none, the file says why.
 
     `decisions` takes the same arguments and gives one decision after the other. If the call is interrupted (Ctrl-C), it raises
     `Interrupted`, a `KeyboardInterrupt` whose `result` is the certificate with what is decided so far; all other inputs are
@@ -103,7 +108,11 @@ def certify(
             found[decision.index] = decision
     except KeyboardInterrupt as stopped:
         raise _interrupted(x, found, method) from stopped
-    return _certificate(x, found.values())
+    every = _certificate(x, found.values())
+    if proofs is not None:
+        balls = [as_ball(each, net.box) for each in (ball if isinstance(ball, list | tuple) else [ball])]
+        write_proofs(Query.of(net, x, y, balls[0], targets), balls, every, Path(proofs))
+    return every
 
 
 @outside_inference

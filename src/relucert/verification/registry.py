@@ -25,7 +25,7 @@ from relucert.bounding.methods.kw import KW
 from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
-from relucert.bounding.preactivations import Bounding
+from relucert.bounding.preactivations import Bounding, SharedUnits
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, parse, spec
 from relucert.core.results import Verdict
@@ -52,6 +52,7 @@ VERDICT_SECONDS, RADIUS_SECONDS = 60.0, 5.0
 SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
 MEASURED = 50
+SHARED = 2**28  # bytes of the pre-activation bounds that verifiers of a cascade leave to one another, at most
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
 CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
@@ -138,11 +139,14 @@ class Cascade:
 def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str) -> Iterator[Decision]:
     """The decisions of several verifiers, each of which sees what those before it have left open.
 
-    A verifier sees as many inputs at a time as the query's `batch` says. An input has the largest margin and the seconds of all
-    that saw it. When its seconds are spent, no further verifier sees it. Inputs that stay open are UNKNOWN by the method named
-    `last`.
+    A verifier sees as many inputs at a time as the query's `batch` says, and has the pre-activation bounds of those before it;
+    an input that a clock has kept from these has none, nor have those beside it. An input has the largest margin and the
+    seconds of all that saw it. When its seconds are spent, no further verifier sees it. Inputs that stay open are UNKNOWN by
+    the method named `last`.
     """
     known = [_Known() for _ in range(len(query))]
+    if 2 * query.double.hidden_units * len(query) * torch.float64.itemsize <= SHARED:
+        query = replace(query, units=SharedUnits.about(query.x, query.ball))
     open_ = list(range(len(query)))
     for stage in stages:
         left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))

@@ -38,6 +38,8 @@ Stage = Callable[[Tensor], Iterator[Decision]]
 FEW = 10
 #: Seconds of the first search over boxes with more free inputs.
 FIRST = 1.0
+#: The same where the ReLUs have one layer.
+SHORT = 0.1
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
 
 
@@ -159,10 +161,29 @@ class _Group:
                     self.confirm(decision.witness[None].double(), int(open_[decision.index]))
                 yield decision
 
-        if self.free > FEW and self.query.prop.clauses is None:
+        def envelopes(open_: Tensor) -> Iterator[Decision]:
+            from relucert.verification.bab.envelopes import Envelopes
+
+            def confirm(points: Tensor, own: int) -> Tensor:
+                return self.confirm(points, int(open_[own]))
+
+            return Envelopes().search(self.query.restrict(open_), Budget(deadline=deadline), confirm)
+
+        if self._one_layer():
+            yield "inputs", boxes(min(deadline, time.monotonic() + SHORT))
+            yield "envelopes", envelopes
+        elif self.free > FEW and self.query.prop.clauses is None:
             yield "inputs", boxes(min(deadline, time.monotonic() + FIRST))
             yield "bab", relus
         yield "inputs", boxes(deadline)
+
+    def _one_layer(self) -> bool:
+        """Whether `bab.envelopes` takes the query."""
+        if len(self.net.switches) != 1:
+            return False
+        from relucert.verification.bab.envelopes import Envelopes
+
+        return Envelopes.takes(self.query)
 
     @torch.no_grad()
     def confirm(self, points: Float[Tensor, " n *input"], own: int) -> Bool[Tensor, " n"]:

@@ -11,13 +11,14 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
+from relucert.bounding.preactivations import SharedUnits
 from relucert.core.ball import Ball
 from relucert.core.errors import OutOfTime
 from relucert.core.methods import Method, spec
@@ -89,7 +90,8 @@ class Query:
 
     What is known already: `row_margins` has proved margins of single rows, for real arithmetic and for the executed network,
     and the bounds as computed if they are known (NaN if not), or is None if no bound has been computed; `saved` has, by
-    position in the batch, the subproblems that branch and bound at a larger ball left open.
+    position in the batch, the subproblems that branch and bound at a larger ball left open; `units` has the pre-activation
+    bounds that verifiers leave to one another, None where they leave none.
     """
 
     net: Network
@@ -104,6 +106,7 @@ class Query:
     batch: int = 100
     row_margins: Float[Tensor, " batch specs columns"] | None = None
     saved: Mapping[int, SavedSubproblems] = field(default_factory=dict)
+    units: SharedUnits | None = None
 
     @classmethod
     @torch.no_grad()
@@ -114,16 +117,12 @@ class Query:
 
         The network is evaluated at `batch` inputs at a time.
         """
-        if targets is None:
-            prop = class_stays(y, net.classes, dtype=torch.float64)
-        else:
-            prop = against(y, targets, net.classes, dtype=torch.float64)
+        rows = partial(class_stays, y) if targets is None else partial(against, y, targets)
+        prop = rows(net.classes, dtype=torch.float64)
         holds = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for part in torch.arange(len(x), device=x.device).split(batch):
-            if targets is None:
-                holds[part] = net.predict(x[part]) == y[part]
-            else:
-                holds[part] = prop.restrict(part).holds(net(x[part]).double())
+            own = prop.restrict(part)
+            holds[part] = net.predict(x[part]) == y[part] if targets is None else own.holds(net(x[part]).double())
         return cls(net, in_double(net), x, y, ball.beside(x), prop, holds, targets is None, batch=batch)
 
     def __len__(self) -> int:
@@ -163,6 +162,7 @@ class Query:
             self, x=self.x[index], y=self.y[index], ball=self.ball.restrict(index), prop=self.prop.restrict(index),
             holds=self.holds[index], row_margins=None if self.row_margins is None else self.row_margins[index],
             saved={position[old]: kept for old, kept in self.saved.items() if old in position},
+            units=None if self.units is None else self.units.restrict(index),
         )  # fmt: skip
 
     def split(self, size: int) -> Iterator[Query]:
@@ -174,8 +174,8 @@ class Query:
         """A radius at which the ball holds the whole box, in float64 and rounded up; infinite without a box."""
         if self.wide_sides is None:
             return torch.full((len(self),), math.inf, dtype=torch.float64)
-        lower, upper = self.wide_sides
-        return norm(torch.maximum(self.wide - lower, upper - self.wide), self.p) * (1 + 1e-9)
+        farthest = torch.maximum(self.wide - self.wide_sides[0], self.wide_sides[1] - self.wide)
+        return norm(farthest, self.p) * (1 + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)

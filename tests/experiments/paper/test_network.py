@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relucert.experiments.paper.network import PaperNetwork
+from relucert.experiments.paper.network import PaperNetwork, finished_runs
 from relucert.experiments.paper.registry import EXPERIMENTS, chosen, listing
 from relucert.training.config import TrainConfig
 
@@ -53,31 +53,34 @@ def test_a_run_matches_by_data_model_scheme_norm_and_recipe(tmp_path):
     saved(tmp_path / "other-scheme", scheme="mmr+at")
     saved(tmp_path / "other-norm", p=2.0)
     saved(tmp_path / "other-recipe", p=2.0, recipe="tables23")
-    assert MMR.existing(tmp_path, None) is None
+    assert MMR.existing(finished_runs(tmp_path), None) is None
     short = saved(tmp_path / "short", scheme="mmr(lam=1)", epochs=4)
     long = saved(tmp_path / "long", epochs=9)
     (tmp_path / "unfinished").mkdir()
-    assert MMR.existing(tmp_path, None) == long
-    assert MMR.existing(tmp_path, 4) == short
-    assert MMR.existing(tmp_path, 6) is None
+    assert MMR.existing(finished_runs(tmp_path), None) == long
+    assert MMR.existing(finished_runs(tmp_path), 4) == short
+    assert MMR.existing(finished_runs(tmp_path), 6) is None
 
 
 def test_parameters_count_where_the_network_has_its_own(tmp_path):
     saved(tmp_path / "a", scheme="mmr(lam=1, gamma_b=0.1, gamma_d=0.1)")
     own = replace(MMR, scheme="lambda 1", text="mmr(lam=1.0, gamma_b=0.15, gamma_d=0.15)")
-    assert own.existing(tmp_path, None) is None
+    assert own.existing(finished_runs(tmp_path), None) is None
     same = saved(tmp_path / "b", scheme="mmr(lambda=1, gamma_B=0.15, gamma_D=0.15)")
-    assert own.existing(tmp_path, None) == same
+    assert own.existing(finished_runs(tmp_path), None) == same
 
 
 def test_plain_training_belongs_to_both_norms(tmp_path):
     plain = saved(tmp_path / "plain", scheme="plain")
-    assert PaperNetwork(data="mnist", model="fc1", scheme="plain", p=2.0).existing(tmp_path, None) == plain
+    assert (
+        PaperNetwork(data="mnist", model="fc1", scheme="plain", p=2.0).existing(finished_runs(tmp_path), None) == plain
+    )
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="no trained networks here")
 def test_the_networks_of_results_are_used():
-    assert MMR.existing(RESULTS, None) == RESULTS / "mnist-fc1-mmr-inf"
-    found = [network.name for network in chosen("table1")[0].networks if network.existing(RESULTS, None)]
+    runs = finished_runs(RESULTS)
+    assert MMR.existing(runs, None) == RESULTS / "mnist-fc1-mmr-inf"
+    found = [network.name for network in chosen("table1")[0].networks if network.existing(runs, None)]
     assert len(found) >= 15
     assert f"72 networks, {len(found)} of them in {RESULTS}" in listing(RESULTS)

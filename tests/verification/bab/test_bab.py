@@ -401,7 +401,7 @@ def test_a_point_is_not_given_up_among_its_chosen_subproblems(monkeypatch):
     torch.manual_seed(0)
     net = Network(mlp((1, 4, 4), 10, [30, 30, 30]), (1, 4, 4)).double().eval()
     x = torch.rand(1, 1, 4, 4, dtype=torch.float64)
-    search = bab._Search(Query.of(net, x, net.predict(x), rc.Ball(math.inf, 0.2)), BaB(), Budget())
+    search = bab.Search(Query.of(net, x, net.predict(x), rc.Ball(math.inf, 0.2)), BaB(), Budget())
     search._roots()
     count = len(search.problems)
     assert count > 1, "the point needs several open rows"

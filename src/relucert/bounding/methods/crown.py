@@ -41,6 +41,7 @@ class CROWN(Bounding):
 
     name = "crown"
     single = True
+    shares = True
     budget: int = BUDGET
 
     def start(
@@ -60,6 +61,7 @@ class CROWN(Bounding):
 class AfterCROWN(Bounding):
     """A method that starts from CROWN's bounds of the units; no gradient in the weights."""
 
+    shares = True
     budget: int = BUDGET
 
     @torch.no_grad()

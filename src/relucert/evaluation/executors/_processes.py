@@ -120,6 +120,8 @@ def _work(end: Connection, function: Callable[..., Any], arguments: tuple[Any, .
     except RelucertError as error:
         error.add_note(f"in a worker:\n{traceback.format_exc()}")
         message = "error", error
+    except KeyboardInterrupt:  # a run that has saved its state
+        return
     except Exception:
         message = "error", RunError(f"a worker has failed:\n{traceback.format_exc()}")
     end.send_bytes(pickle.dumps(message))

@@ -15,29 +15,28 @@ class ReproduceConfig:
     name: str
     """The experiment; all: every one of them; list: say what each needs, and do nothing."""
     data: tuple[str, ...] = ()
-    """Data sets, such as mnist fmnist; by default all of the experiment."""
+    """Data sets, such as mnist fmnist. By default all of the experiment."""
     models: tuple[str, ...] = ()
-    """Architectures, such as fc1 cnn; by default all of the experiment."""
+    """Architectures, such as fc1 cnn. By default all of the experiment."""
     schemes: tuple[str, ...] = ()
-    """Training schemes, such as plain mmr+at; by default all of the experiment."""
+    """Training schemes, such as plain mmr+at. By default all of the experiment."""
     epochs: int | None = None
-    """Epochs of training, and runs that exist already count only if they have as many; by default the paper's, and every run
+    """Epochs of training. Runs that exist already count only if they have as many; by default the paper's, and every run
     that exists counts."""
     points: int | None = None
-    """How many test points are evaluated, from the first; by default the paper's: 1000, or all."""
+    """How many test points are evaluated, from the first. By default the paper's: 1000, or all."""
     timeout: float | None = None
-    """Seconds that a point may cost the verifier; by default 120 in l_inf, as in the paper, and 20 in l2."""
+    """Seconds that a point may cost the verifier. By default 120 in l_inf, as in the paper, and 20 in l2."""
     workers: int | None = None
-    """Single-threaded processes that share the points of the verifier. None: as many as torch has threads where that is
-    faster."""
+    """Processes that share the points. Each has one thread. None: as many as torch has threads where that is faster."""
     out: Path = Path("runs/reproduce")
-    """The folder of networks, records, tables and figures. What is there already is not done again."""
+    """Folder of networks, records, tables and figures. What is there already is not done again."""
     runs: Path = Path("results")
-    """A folder of runs that are used where they match, so that less is trained."""
+    """Folder of runs that are used where they match. So less is trained."""
     existing: bool = False
     """Only networks that are trained already: nothing is trained."""
     quick: bool = False
-    """The whole experiment on the digits with tiny settings, which shows that everything runs: seconds, not hours."""
+    """The experiment on the digits with tiny settings. It shows that everything runs, in seconds, not hours."""
 
     def __post_init__(self) -> None:
         for name, holds, rule in (

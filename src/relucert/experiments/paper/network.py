@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from relucert.training.config import TrainConfig
 from relucert.training.run import CONFIG_FILE, MODEL_FILE
 from relucert.training.schemes.registry import parse_scheme
 
+#: Finished runs: their folders and their configurations.
+Runs = Sequence[tuple[Path, TrainConfig]]
 QUICK_EPOCHS, QUICK_BATCH = 2, 128
 #: Parameters of schemes on the digits, which are not in the paper, in l_inf and l2: settings for seconds, not for figures.
 _RADIUS, _GAMMA = {math.inf: 0.1, 2.0: 0.3}, {math.inf: 0.2, 2.0: 0.6}
@@ -64,23 +66,25 @@ class PaperNetwork:
         A network of plain training is one of either norm. The scheme's parameters must be the same where this network has some
         of its own; otherwise its name is enough, and the report quotes the command of the run.
         """
-        wanted = self.config(epochs, Path())
-        scheme, other = wanted.settings.scheme, run.settings.scheme
-        return (
-            (run.data, run.model, run.recipe) == (self.data, self.model, self.recipe)
-            and (run.p == self.p or scheme.name == "plain")
-            and (spec(scheme) == spec(other) if self.text else scheme.name == other.name)
-            and epochs in (None, run.settings.epochs)
-        )
+        if (run.data, run.model, run.recipe) != (self.data, self.model, self.recipe):
+            return False
+        other, wanted = parse_scheme(run.scheme), parse_scheme(self.text or self.scheme)
+        if other.name != wanted.name or (run.p != self.p and wanted.name != "plain"):
+            return False
+        if self.text and spec(wanted.filled(self.config(None, Path()).setting)) != spec(other.filled(run.setting)):
+            return False
+        return epochs in (None, run.settings.epochs)
 
-    def existing(self, runs: Path, epochs: int | None) -> Path | None:
-        """The folder of a finished run below `runs` that trained such a network, the one with the most epochs."""
-        found = [(run.settings.epochs, str(path)) for path, run in _finished(runs) if self.matches(run, epochs)]
+    def existing(self, finished: Runs, epochs: int | None) -> Path | None:
+        """The folder of a finished run that trained such a network, the one with the most epochs."""
+        found = [(run.settings.epochs, str(path)) for path, run in finished if self.matches(run, epochs)]
         return Path(max(found)[1]) if found else None
 
 
-def _finished(runs: Path) -> Iterator[tuple[Path, TrainConfig]]:
-    for file in sorted(runs.glob(f"*/{MODEL_FILE}")):
+def finished_runs(folder: Path) -> Runs:
+    """The folders of all finished runs below a folder, with their configurations."""
+    found = []
+    for file in sorted(folder.glob(f"*/{MODEL_FILE}")):
         if not (file.parent / CONFIG_FILE).is_file():
             continue
         try:
@@ -88,7 +92,8 @@ def _finished(runs: Path) -> Iterator[tuple[Path, TrainConfig]]:
         except InvalidInput:  # of another version, or of a network of somebody's own
             continue
         if run is not None:
-            yield file.parent, run
+            found.append((file.parent, run))
+    return found
 
 
 def _small(network: PaperNetwork) -> str:

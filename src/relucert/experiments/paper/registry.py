@@ -17,6 +17,7 @@ from relucert.experiments.paper import (
     table3,
 )
 from relucert.experiments.paper.experiment import Experiment
+from relucert.experiments.paper.network import finished_runs
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
@@ -36,9 +37,9 @@ def chosen(name: str) -> list[Experiment]:
 
 def listing(runs: Path) -> str:
     """What every experiment is, what it needs, how many of its networks are among existing runs, and how long it takes."""
-    lines = []
+    lines, finished = [], finished_runs(runs)
     for experiment in EXPERIMENTS.values():
-        there = sum(network.existing(runs, None) is not None for network in experiment.networks)
+        there = sum(network.existing(finished, None) is not None for network in experiment.networks)
         lines += [
             f"{experiment.name}: {experiment.title}",
             f"  data {', '.join(experiment.data)}; {len(experiment.networks)} networks, {there} of them in {runs}",

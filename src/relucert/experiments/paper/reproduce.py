@@ -9,7 +9,7 @@ and started again ends with the same records. Tables show all that the folder kn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relucert.core.errors import InvalidInput, MissingData
@@ -17,7 +17,7 @@ from relucert.data import dataset, locate
 from relucert.evaluation.config import run_config
 from relucert.experiments.paper.config import ReproduceConfig
 from relucert.experiments.paper.experiment import Effort, Experiment
-from relucert.experiments.paper.network import PaperNetwork
+from relucert.experiments.paper.network import PaperNetwork, Runs, finished_runs
 from relucert.experiments.paper.registry import chosen
 from relucert.experiments.trained import command
 from relucert.interop.loading import load
@@ -37,51 +37,55 @@ Say = Callable[[str], None]
 
 def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Watcher | None = None) -> list[Path]:
     """Run the experiments that a configuration names, and return the files that were written."""
-    experiments = chosen(config.name)
-    selected = _selected(experiments, config)
+    experiments = {experiment.name: experiment for experiment in chosen(config.name)}
+    work = _Work(config, finished_runs(config.runs), say, watcher or Terminal())
+    selected = work.selected(list(experiments.values()))
     _require_data(sorted({network.data for networks in selected.values() for network in networks}))
     for name in (NETWORKS, RECORDS, ARRAYS):
         with file_access(config.out / name):
             (config.out / name).mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    for experiment in [one for one in experiments if one.name in selected]:
-        written += _run(experiment, selected[experiment.name], config, say, watcher or Terminal())
-    return written
+    return [path for name, networks in selected.items() for path in work.files(experiments[name], networks)]
 
 
-def _run(
-    experiment: Experiment, networks: Sequence[PaperNetwork], config: ReproduceConfig, say: Say, watcher: Watcher
-) -> list[Path]:
-    """One experiment: its networks one after the other, then arrays and files."""
-    effort = Effort(points=config.points, timeout=config.timeout, quick=config.quick)
-    folders = {}
-    for number, network in enumerate(networks, 1):
-        head = f"{experiment.name}: {network.name} ({number} of {len(networks)})"
-        folder, about = _described(network, config, watcher, lambda text, head=head: say(f"{head}: {text}"))
-        folders[network.name] = folder
-        for step in experiment.steps(network, effort):
-            say(f"{head}: {step.verb} by {step.method}")
-            count = sum(1 for _ in step.records(MeasuredNetwork.read(about), folder, config.workers))
-            say(f"{head}: {count} points")
-    if experiment.arrays is not None:
-        say(f"{experiment.name}: arrays of the figures")
-        experiment.arrays(folders, config.out / ARRAYS, effort)
-    files = experiment.write(list(measured(config.out / RECORDS).values()), config.out)
-    say(f"{experiment.name}: {', '.join(path.name for path in files)}")
-    return files
+@dataclass(frozen=True)
+class _Work:
+    """A call: its configuration, the runs that exist already, and who is informed."""
 
+    config: ReproduceConfig
+    finished: Runs
+    say: Say
+    watcher: Watcher
 
-def _described(network: PaperNetwork, config: ReproduceConfig, watcher: Watcher, say: Say) -> tuple[Path, Path]:
-    """The folder of a network's run, trained if there is none, and the file that describes the network."""
-    folder = _trained(network, config)
-    if folder is None:
-        wanted = network.config(config.epochs, config.out / NETWORKS)
-        folder = wanted.folder
-        say(f"training {wanted.settings.epochs} epochs")
-        train(wanted, watcher)
-    about = config.out / RECORDS / f"{network.name}.json"
-    net = load(folder)
-    if not about.exists() or MeasuredNetwork.read(about).model != digest(net):
+    def files(self, experiment: Experiment, networks: Sequence[PaperNetwork]) -> list[Path]:
+        """The files of one experiment: its networks one after the other, then arrays, tables and figures."""
+        config, folders = self.config, {}
+        effort = Effort(points=config.points, timeout=config.timeout, quick=config.quick)
+        for number, network in enumerate(networks, 1):
+            head = f"{experiment.name}: {network.name} ({number} of {len(networks)})"
+            folder = self.trained(network)
+            if folder is None:
+                wanted = network.config(config.epochs, config.out / NETWORKS)
+                self.say(f"{head}: training {wanted.settings.epochs} epochs")
+                folder = wanted.folder
+                train(wanted, self.watcher)
+            about, folders[network.name] = self._described(network, folder), folder
+            for step in experiment.steps(network, effort):
+                self.say(f"{head}: {step.verb} by {step.method}")
+                count = sum(1 for _ in step.records(MeasuredNetwork.read(about), folder, config.workers))
+                self.say(f"{head}: {count} points")
+        if experiment.arrays is not None:
+            self.say(f"{experiment.name}: arrays of the figures")
+            experiment.arrays(folders, config.out / ARRAYS, effort)
+        files = experiment.write(list(measured(config.out / RECORDS).values()), config.out)
+        self.say(f"{experiment.name}: {', '.join(path.name for path in files)}")
+        return files
+
+    def _described(self, network: PaperNetwork, folder: Path) -> Path:
+        """The file that describes the network of a run; records about another network are refused."""
+        about = self.config.out / RECORDS / f"{network.name}.json"
+        net = load(folder)
+        if about.exists() and MeasuredNetwork.read(about).model == digest(net):
+            return about
         run = run_config(folder)
         assert run is not None
         data = dataset(network.data)
@@ -91,45 +95,46 @@ def _described(network: PaperNetwork, config: ReproduceConfig, watcher: Watcher,
             test_error=error(net, data.x_test.to(net.dtype), data.y_test), eps=default_eps(network.data, network.p),
             records=about.with_suffix(".jsonl"),
         )  # fmt: skip
-        if found.store is not None:  # raises where the records are about another network
-            say(f"{len(found.store)} records are there already")
+        if found.store is not None:
+            self.say(f"{network.name}: {len(found.store)} records are there already")
         write_atomically(about, found.to_json())
-    return folder, about
+        return about
 
+    def trained(self, network: PaperNetwork) -> Path | None:
+        """The folder of a finished run of the network: its own below `out`, or another; None where it is to be trained.
 
-def _trained(network: PaperNetwork, config: ReproduceConfig) -> Path | None:
-    """The folder of a finished run of the network: its own below `out`, or one that exists; None where it is to be trained.
+        A run of its own with another number of epochs than those that are wanted is left to training, which refuses it.
+        """
+        epochs, own = self.config.epochs, self.config.out / NETWORKS / network.name
+        if (own / MODEL_FILE).exists():
+            run = run_config(own)
+            return own if run is not None and epochs in (None, run.settings.epochs) else None
+        return network.existing(self.finished, epochs)
 
-    A run of its own with another number of epochs than those that are wanted is left to training, which refuses it.
-    """
-    own = config.out / NETWORKS / network.name
-    if (own / MODEL_FILE).exists():
-        run = run_config(own)
-        return own if run is not None and config.epochs in (None, run.settings.epochs) else None
-    return network.existing(config.runs, config.epochs)
-
-
-def _selected(experiments: Sequence[Experiment], config: ReproduceConfig) -> dict[str, list[PaperNetwork]]:
-    """The networks that the configuration is about, by experiment; experiments without one are left out."""
-    every = {one.name: one.on_digits() if config.quick else one.networks for one in experiments}
-    fields = [_fields(network) for networks in every.values() for network in networks]
-    for name, given in (("data", config.data), ("models", config.models), ("schemes", config.schemes)):
-        known = dict.fromkeys(text for one in fields for text in one[name])
-        if unknown := [value for value in given if value not in known]:
-            raise InvalidInput(f"{name} must be among {', '.join(known)} for {config.name}, got {' '.join(unknown)}")
-    chosen = {
-        name: [
-            network
-            for network in networks
-            if _is_named(network, config) and not (config.existing and _trained(network, config) is None)
-        ]
-        for name, networks in every.items()
-    }
-    if not any(chosen.values()):
-        raise InvalidInput(
-            f"data, models, schemes and existing must leave a network of {config.name}, got none that is all of them"
-        )
-    return {name: networks for name, networks in chosen.items() if networks}
+    def selected(self, experiments: Sequence[Experiment]) -> dict[str, list[PaperNetwork]]:
+        """The networks that the configuration is about, by experiment; experiments without one are left out."""
+        config = self.config
+        every = {one.name: one.on_digits() if config.quick else one.networks for one in experiments}
+        fields = [_fields(network) for networks in every.values() for network in networks]
+        for name, given in (("data", config.data), ("models", config.models), ("schemes", config.schemes)):
+            known = dict.fromkeys(text for one in fields for text in one[name])
+            if unknown := [value for value in given if value not in known]:
+                raise InvalidInput(
+                    f"{name} must be among {', '.join(known)} for {config.name}, got {' '.join(unknown)}"
+                )
+        kept = {
+            name: [
+                network
+                for network in networks
+                if _is_named(network, config) and not (config.existing and self.trained(network) is None)
+            ]
+            for name, networks in every.items()
+        }
+        if not any(kept.values()):
+            raise InvalidInput(
+                f"data, models, schemes and existing must leave a network of {config.name}, got none that is all of them"
+            )
+        return {name: networks for name, networks in kept.items() if networks}
 
 
 def _is_named(network: PaperNetwork, config: ReproduceConfig) -> bool:

@@ -17,29 +17,43 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms._product_norms import SharedProductNorms
-from relucert.geometry.row_norms.chain_rows import differences, gate
+from relucert.geometry.row_norms.chain_rows import differences, gate, other_classes, with_own
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
 from relucert.networks.linear_map import LinearMap
+from relucert.networks.local_norms import BlockNorms, LocalNorms
+from relucert.networks.local_rows import plan
+from relucert.networks.patches import axes
 from relucert.networks.window_norms import WindowNorms
 from relucert.networks.windows import Units, WindowRows
 
 #: From the numbers of rows to functionals (n, 1, *shape) of a node's value.
 Functionals = Callable[[Tensor], Tensor]
 PIECE = 2**24  # bytes of the temporaries of some rows: they stay in the cache
+ACTIVE = 0.9  # the share of units active in a batch above which products are made with all of them
+BLOCKS = 3  # patterns of blocks whose gradients take as long as those of one row on its window
 KEPT = 2**29  # bytes that are kept for the gradient; rows that need more are made again
 
 
 def chosen_norms(
-    region: LinearRegion, place: int, batch: Int[Tensor, " n"], units: Int[Tensor, " n"], q: float
+    region: LinearRegion,
+    place: int,
+    batch: Int[Tensor, " n"],
+    units: Int[Tensor, " n"],
+    q: float,
+    known: Float[Tensor, " batch units"] | None = None,
 ) -> Float[Tensor, " n"]:
-    """||V_j||_q of some hyperplanes of switching node `place`: their examples, and their numbers within the node."""
+    """||V_j||_q of some hyperplanes of switching node `place`: their examples, and their numbers within the node.
+
+    Where the norms of all of them are known, rows are made for the gradient alone, if that is less work.
+    """
     steps = chain(region.net.graph)
     if steps is not None and 0 < place < len(steps) - 1 and all(step.conv is not None for step in steps[: place + 1]):
         return _window_norms(region, steps[: place + 1], batch, units, q)
     if _convolved(region, steps, place, len(batch)):
         assert steps is not None
-        return _conv_norms(region, steps[:place], batch, steps[place].weight().index_select(0, units), q)
+        given = None if known is None else known[batch, units]
+        return _conv_norms(region, steps[:place], batch, steps[place].weight().index_select(0, units), q, given)
     hyperplanes, pattern = region.hyperplanes[place], region.patterns[place]
 
     def functionals(rows: Tensor) -> Tensor:
@@ -50,9 +64,14 @@ def chosen_norms(
 
 
 def chosen_class_norms(
-    region: LinearRegion, y: Int[Tensor, " n"], batch: Int[Tensor, " n"], other: Int[Tensor, " n"], q: float
+    region: LinearRegion,
+    y: Int[Tensor, " n"],
+    batch: Int[Tensor, " n"],
+    other: Int[Tensor, " n"],
+    q: float,
+    known: Float[Tensor, " batch classes"] | None = None,
 ) -> Float[Tensor, " n"]:
-    """||V_y - V_s||_q of some decision hyperplanes: the classes y and s, and the examples."""
+    """||V_y - V_s||_q of some decision hyperplanes: the classes y and s, and the examples; `known` as in `chosen_norms`."""
     steps = chain(region.net.graph)
     if steps is not None and len(steps) == 2 and steps[0].conv is None:
         return _one_layer_norms(region, steps, y, batch, other, q)
@@ -60,7 +79,8 @@ def chosen_class_norms(
         last = steps[-1].weight()
         slopes = gate(region, len(steps) - 2).flatten(1)
         coefficients = differences(last, y, other) * slopes.index_select(0, batch)
-        return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q)
+        given = None if known is None else known[batch, other]
+        return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q, given)
 
     def functionals(rows: Tensor) -> Tensor:
         eye = torch.eye(region.net.classes, dtype=region.net.dtype, device=region.net.device)
@@ -86,25 +106,32 @@ def _fits(region: LinearRegion, rows: int, numbers: int) -> bool:
 
 
 def _conv_norms(
-    region: LinearRegion, steps: list[Step], batch: Tensor, functionals: Tensor, q: float
+    region: LinearRegion, steps: list[Step], batch: Tensor, functionals: Tensor, q: float, known: Tensor | None
 ) -> Float[Tensor, " n"]:
-    """The norms of functionals of what is behind convolutions."""
+    """The norms of functionals of what is behind convolutions, with gradients."""
     gates = [gate(region, index).reshape(-1, *step.shape) for index, step in enumerate(steps)]
     geometry = ConvChain.of(steps, region.net.input_shape)
     weights = [step.weight() for step in steps]
-    return ConvRowNorms.apply(functionals, batch, gates, q, geometry, *weights)  # type: ignore[return-value]
+    return ConvRowNorms.apply(functionals, batch, gates, q, geometry, known, *weights)  # type: ignore[return-value]
 
 
-def known_window_norms(
-    region: LinearRegion, steps: list[Step], known: Float[Tensor, " batch units"], q: float
+def known_second_norms(
+    region: LinearRegion, steps: list[Step], known: LocalNorms, q: float, rows: int
 ) -> Float[Tensor, " batch units"] | None:
-    """The known norms of the second convolution of a chain with their gradient; None if the windows are too large for that."""
+    """The known norms of the second convolution of a chain with their gradient; `rows` of them will have one, or few more.
+
+    None if there is no way that is better than making the rows again.
+    """
+    slopes = gate(region, 0).reshape(-1, *steps[0].shape)
+    if q != math.inf and known.patterns < BLOCKS * rows:
+        layout = plan(*axes(steps[0], steps[1], region.net.input_shape), region.net.input_shape[0])
+        weights = steps[0].weight(), steps[1].weight()
+        return BlockNorms.apply(*weights, slopes, known, q, layout).flatten(1)  # type: ignore[attr-defined]
     work = WindowRows(steps[:2], region.net.input_shape)
     adjoint, filters = work.factors()
     if adjoint.dim() != 2:
         return None
-    slopes = gate(region, 0).reshape(-1, *steps[0].shape)
-    return WindowNorms.apply(known, slopes, q, work, adjoint, filters)  # type: ignore[return-value]
+    return WindowNorms.apply(known.units.flatten(1), slopes, q, work, adjoint, filters)  # type: ignore[return-value]
 
 
 def _window_norms(
@@ -139,13 +166,34 @@ def _pulled_norms(
     return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * widest), *(weights or [like]), keep=keep)[0]
 
 
+def one_layer_class_norms(
+    region: LinearRegion, steps: list[Step], y: Int[Tensor, " batch"], q: float
+) -> Float[Tensor, " batch classes"]:
+    """The norms of all decision hyperplanes behind one matrix, 0 for the own class."""
+    slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
+    others = other_classes(y, len(last))
+    labels = y[:, None].expand_as(others)
+    rows = differences(last, labels.flatten(), others.flatten()).unflatten(0, others.shape)
+    return with_own(SharedProductNorms.apply(rows * slopes[:, None], first, q), y)  # type: ignore[arg-type]
+
+
 def _one_layer_norms(
     region: LinearRegion, steps: list[Step], y: Tensor, batch: Tensor, other: Tensor, q: float
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
-    last, slopes = steps[-1].weight(), gate(region, 0).flatten(1)
+    slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
     coefficients = differences(last, y, other) * slopes.index_select(0, batch)
-    return SharedProductNorms.apply(coefficients[None], steps[0].weight(), q)[0]  # type: ignore[index]
+    return SharedProductNorms.apply(coefficients[None], first, q)[0]  # type: ignore[index]
+
+
+def _active(
+    slopes: Float[Tensor, " batch n"], behind: Float[Tensor, " classes n"], ahead: Float[Tensor, " n inputs"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What belongs to the units that are active in some example, where those in none are worth a copy of the others."""
+    active = (slopes != 0).any(0).nonzero()[:, 0]
+    if len(active) > ACTIVE * slopes.shape[1]:
+        return slopes, behind, ahead
+    return slopes.index_select(1, active), behind.index_select(1, active), ahead.index_select(0, active)
 
 
 def _size(region: LinearRegion) -> int:

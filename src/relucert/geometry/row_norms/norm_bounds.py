@@ -22,7 +22,7 @@ from relucert.core.rounding import gamma_above
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
-from relucert.networks.local_norms import local_norms
+from relucert.networks.local_norms import Behind, LocalNorms, local_norms
 from relucert.networks.local_rows import plan, squares_are_safe
 from relucert.networks.nodes import Affine, Switching
 from relucert.networks.patches import axes
@@ -99,32 +99,61 @@ def sums_are_safe(steps: list[Step], q: float) -> bool:
     return bool(smallest > 0) and squares_are_safe([torch.stack([smallest, largest])])
 
 
-@torch.no_grad()
-def convolution_bounds(
-    region: LinearRegion, steps: list[Step], q: float, upper: Tensor
-) -> tuple[Float[Tensor, " batch units"], list[Bounds]]:
-    """The norms of the second convolution of a chain, bounds around them, and bounds for a matrix behind it.
+@dataclass(frozen=True, eq=False)
+class ConvolutionNorms:
+    """The norms behind two convolutions: those of the second one, bounds of it and of a matrix behind it, and of the classes.
 
-    `upper` are the upper bounds of the second convolution's norms by absolute weights. The matrix must be a hidden layer.
+    `rows` and `classes` are the norms of the matrix's rows and of the decision hyperplanes where they are made in the dtype of
+    the network.
+    """
+
+    second: LocalNorms
+    bounds: list[Bounds]
+    rows: Float[Tensor, " batch rows"] | None = None
+    classes: Float[Tensor, " batch classes"] | None = None
+    class_bounds: Bounds | None = None
+
+
+@torch.no_grad()
+def convolution_norms(
+    region: LinearRegion, steps: list[Step], q: float, uppers: tuple[Tensor, Tensor | None], y: Int[Tensor, " batch"]
+) -> ConvolutionNorms:
+    """Norms and bounds behind the two convolutions at the start of a chain. The matrix must be a hidden layer.
+
+    `uppers` are the upper bounds by absolute weights on the norms of the second convolution, and of the matrix.
     """
     dtype = few_digits(region.net.dtype, region.net.device, q) or region.net.dtype
     first, second, third = steps[:3]
-    matrix = third.weight().reshape(-1, *second.shape) if third.conv is None and len(steps) > 3 else None
     gates = (gate(region, 0).reshape(-1, *first.shape), gate(region, 1).reshape(-1, *second.shape))
+    behind, tail = None, None
+    if third.conv is None and len(steps) > 3:
+        if dtype == region.net.dtype and len(steps) == 4:
+            tail = class_coefficients(region, steps[-1], y)
+        behind = Behind(third.weight().reshape(-1, *second.shape), dtype, tail)
     layout = plan(*axes(first, second, region.net.input_shape), region.net.input_shape[0])
-    found, dense = local_norms((first.weight(), second.weight()), matrix, gates, q, layout, dtype)
-    norms = found.flatten(1)
+    found = local_norms((first.weight(), second.weight()), behind, gates, q, layout)
+    norms = found.units.flatten(1)
     sums = gamma_above(first.weight()[0].numel() * second.weight()[0].numel() + 64, region.net.dtype)
-    error = sums * upper
+    error = sums * uppers[0]
     bounds = [Bounds.around(norms, error)]
-    if dense is not None:
-        # Rows of the second convolution, weights and results are rounded to few digits; sums in the dtype of the network.
-        unit = gamma_above(3, dtype)
-        sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
-        passed = error + (unit + sums) * (norms + error)
-        error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
-        bounds.append(Bounds.around(dense, error))
-    return norms, bounds
+    if found.rows is None:
+        return ConvolutionNorms(found, bounds)
+    # Rows of the second convolution, weights and results are rounded to few digits; sums in the dtype of the network.
+    unit = gamma_above(3, dtype)
+    sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
+    passed = error + (unit + sums) * (norms + error)
+    error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
+    bounds.append(Bounds.around(found.rows, error))
+    exact = found.rows if dtype == region.net.dtype else None
+    if found.functionals is None or tail is None:
+        return ConvolutionNorms(found, bounds, exact)
+    # Functionals of rows with errors, and the rounding of their own products and sums.
+    assert uppers[1] is not None
+    wide = error + gamma_above(tail.shape[2] + math.prod(region.net.input_shape) + 64, dtype) * uppers[1]
+    error = (tail.abs() @ wide[:, :, None]).squeeze(2)
+    own = Bounds.around(found.functionals, error)
+    ends = Bounds(with_own(own.lower, y), with_own(own.upper, y))
+    return ConvolutionNorms(found, bounds, exact, with_own(found.functionals, y), ends)
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from relucert.core.norms import norm
 from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
 from relucert.geometry.row_norms.chain_rows import class_coefficients, first_norms, gate, with_own
+from relucert.geometry.row_norms.column_norms import with_column_norms
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.local_rows import LocalRows, plan
 from relucert.networks.patches import axes
@@ -45,7 +46,8 @@ def hyperplane_norms(
     """||V_j||_q of every face, and ||V_y - V_s||_q of every class s (0 for y itself): from the same products where possible."""
     found = chain_norms(region, q, budget, y)
     classes = norm(region.decision_rows(y), q, 2) if found.classes is None else found.classes
-    return _face_norms(region, found.hidden, q, budget), classes
+    hidden = with_column_norms(region, found.hidden, chain(region.net.graph), q, budget)
+    return _face_norms(region, hidden, q, budget), classes
 
 
 def decision_norms(

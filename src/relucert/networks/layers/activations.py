@@ -57,6 +57,9 @@ class Leak(Affine):
     def magnitude(self, z: Tensor, positive: Tensor) -> Tensor:
         return self.absolute(z, positive) + SMALLEST * (z + positive)
 
+    def support(self, z: Tensor, positive: Tensor) -> Tensor:
+        return z + positive
+
     def sources(self) -> dict[str, Source]:
         return {"slope": self.slope} if isinstance(self.slope, Source) else {}
 

@@ -66,6 +66,9 @@ class Linear(Affine):
     def magnitude(self, z: Tensor) -> Tensor:
         return F.linear(z, self.weight.value.abs(), None if self.bias is None else self.bias.value.abs())
 
+    def support(self, z: Tensor) -> Tensor:
+        return z.sum(-1, keepdim=True).expand(*z.shape[:-1], len(self.weight.value))
+
     def sources(self) -> dict[str, Source]:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
 
@@ -139,6 +142,10 @@ class Conv2d(Affine):
     def magnitude(self, z: Tensor) -> Tensor:
         weight, bias = self.weight.value.abs(), None if self.bias is None else self.bias.value.abs()
         return F.conv2d(z, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def support(self, z: Tensor) -> Tensor:
+        weight = z.new_ones(self.weight.value.shape)
+        return F.conv2d(z, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def sources(self) -> dict[str, Source]:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})

@@ -61,6 +61,9 @@ class ConvTranspose2d(Affine):
     def magnitude(self, z: Tensor) -> Tensor:
         return self._spread(z, self.weight.value.abs(), None if self.bias is None else self.bias.value.abs())
 
+    def support(self, z: Tensor) -> Tensor:
+        return self._spread(z, z.new_ones(self.weight.value.shape), None)
+
     def sources(self) -> dict[str, Source]:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from relucert.core.errors import DamagedData, RecordConflict
-from relucert.records.atomic import file_access
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
-from relucert.records.untrusted import bounded_json
+from relucert.records.untrusted import bounded_json, reading
 from relucert.reports.intervals import ABOUT_PREDICTION, Subject, subjects, summary
 from relucert.reports.published import Key
 
@@ -51,18 +50,19 @@ class MeasuredNetwork:
     @classmethod
     def read(cls, file: Path) -> MeasuredNetwork:
         """The network that `file`, a description in JSON, is about; its records are in `NAME.jsonl` beside it."""
-        try:
-            with file_access(file, "read"), file.open("rb") as opened:
-                stored = bounded_json(opened.read(LONGEST + 1), "it", longest=LONGEST)
+        with reading(file, "delete the file, it is made again"), file.open("rb") as opened:
+            stored = bounded_json(opened.read(LONGEST + 1), "it", longest=LONGEST, deepest=4)
             data, model, scheme, p = stored.pop("key")
-            return cls(
-                name=file.stem, key=Key(str(data), str(model), str(scheme), float(p)), records=file.with_suffix(".jsonl"),
-                **stored,
-            )  # fmt: skip
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DamagedData(
-                f"it must describe a network ({error})", path=file, remedy="delete the file, it is made again"
-            ) from error
+            numbers = {"epochs": int, "test_error": float, "eps": (float, type(None))}
+            if stored.keys() != {*numbers, "model", "source", "command"}:
+                raise DamagedData(f"it must describe a network, got the fields {', '.join(sorted(stored))}")
+            for name, value in stored.items():
+                if not isinstance(value, numbers.get(name, str)) or isinstance(value, bool):
+                    raise DamagedData(f"it must describe a network, got {str(value)[:100]!r}", entry=name)
+            key = Key(str(data), str(model), str(scheme), float(p))
+            if not 0 <= stored["test_error"] <= 1 or not key.p >= 1:
+                raise DamagedData("it must describe a network with a norm and a test error")
+            return cls(name=file.stem, key=key, records=file.with_suffix(".jsonl"), **stored)
 
     def to_json(self) -> str:
         """The description, which `read` reads."""

@@ -85,7 +85,7 @@ class SubProblems:
     The float64 copy of `query` has ReLUs only. `balls` has pre-activation bounds over whole balls, and in l2 how far units
     move; `rate` is the step size of dual ascent, and `candidates` the number of units that it proposes for a split. Units are
     numbered over all ReLUs in the order of the nodes. The problems in `over_balls` (problems,) are bounded over balls of units
-    besides boxes.
+    besides boxes. Where `recorded`, slopes and multipliers are those of the margin.
     """
 
     query: Query
@@ -95,6 +95,7 @@ class SubProblems:
     rate: float
     candidates: int
     reduced: dict[int, ReducedNetwork | None] = field(default_factory=dict)
+    recorded: bool = False
 
     def __post_init__(self) -> None:
         self.net, self.x, self.bounds = self.query.double, self.query.wide, self.balls.bounds
@@ -221,7 +222,7 @@ class SubProblems:
     def _ascend(self, point: int, which: Tensor, leaves: Leaves, steps: int) -> AscentResult:
         """Bounds of subproblems of one point, in its reduced network if it has one."""
         splits, slopes, betas = leaves
-        options = AscentOptions(steps=steps, rate=self.rate, candidates=self.candidates)
+        options = AscentOptions(steps=steps, rate=self.rate, candidates=self.candidates, best=self.recorded)
         reduced = self._reduced(point)
         if reduced is None:
             return ascend(self.net, self.part(which, splits), DualVariables(slopes, betas), options)

@@ -41,7 +41,7 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification._device import decide_on_cpu
-from relucert.verification._incomplete import better_of_both, deep_bounds
+from relucert.verification._incomplete import better_of_both, deep_bounds, started
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
 from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
@@ -90,7 +90,7 @@ class BaB(Method):
         """
         if query.x.device.type != "cpu":
             return decide_on_cpu(query, lambda near: self.decide(near, budget))
-        return _Search(query, self, budget).run()
+        return Search(query, self, budget).run()
 
 
 def _deep(net: Network) -> bool:
@@ -98,8 +98,10 @@ def _deep(net: Network) -> bool:
     return Alpha().inner_steps(net) > 0
 
 
-class _Search:
-    """The subproblems of all problems, and what is known of the points."""
+class Search:
+    """The subproblems of all problems, and what is known of the points; `recorded` for certificates, without balls of units."""
+
+    recorded = False
 
     def __init__(self, query: Query, method: BaB, budget: Budget):
         self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
@@ -169,7 +171,7 @@ class _Search:
         The pre-activation bounds that are found here serve all subproblems.
         """
         started = time.monotonic()
-        bounds, margins = self._whole()
+        bounds, margins = self.whole()
         self.margins = torch.stack([margins.real, margins.executed, margins.computed], -1)
         known = self.query.row_margins
         if known is not None:
@@ -182,10 +184,11 @@ class _Search:
         self.found.prove(~open_.any(1), self.margins[..., :2], self.margins[..., 2])
         places = open_.nonzero()
         self.owner = places[:, 0]
-        round_ = self.owner.unique() if self.ball.p == 2 else self.owner[:0]
+        round_ = self.owner.unique() if self.ball.p == 2 and not self.recorded else self.owner[:0]
         until = time.monotonic() + self.budget.left
         balls = UnitBalls.around(self.double, self.x, self.ball, bounds, round_, until)
         self.parts = SubProblems(self.query, balls, self.owner, places[:, 1], self.method.rate, self.method.candidates)
+        self.parts.recorded = self.recorded
         unstable = {node.index: balls.bounds.inputs[node.index].unstable for node in self.parts.relus}
         self.frontier = Frontier(self.parts.relus, unstable, len(self.x), self.x.dtype)
         self.problems = [Problem(point, row) for point, row in places.tolist()]
@@ -195,7 +198,7 @@ class _Search:
         self.found.seconds += (time.monotonic() - started) / max(1, len(self.x))
         self._plant()
 
-    def _whole(self) -> tuple[UnitBounds, Margins]:
+    def whole(self) -> tuple[UnitBounds, Margins]:
         """Pre-activation bounds and margins over whole balls: alpha, in l2 SDP-CROWN, and CROWN when time is up."""
         size = _AT_ONCE if self.ball.p == 2 or _deep(self.double) else max(1, len(self.x))
         found = [
@@ -221,7 +224,7 @@ class _Search:
             method = Alpha(budget=budget, seconds=_ROOT_SHARE * left)
             if _deep(self.double):
                 return deep_bounds(query, method)
-        known = method.start(query.double, query.wide, query.ball, query.net.dtype)
+        known = started(query, method, query.double, query.wide)
         return method.prove(query.double, known, query.wide, query.ball, query.prop)
 
     def _plant(self) -> None:
@@ -289,7 +292,7 @@ class _Search:
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.counterexamples.look(found.point, found.margin, which)
-        proved = self._proved(found, which)
+        proved = self.proved(found, which, leaves)
         places = (~proved).nonzero()[:, 0]
         open_ = Leaves(leaves.splits, found.slopes, found.betas).restrict(places)
         slots = self.frontier.add(owner[places], open_, found.units[places]) if len(places) else []
@@ -298,8 +301,8 @@ class _Search:
             leaf = (float(found.margin[place]), self.arrived, slot)
             heapq.heappush(self.problems[int(which[place])].leaves, leaf)
 
-    def _proved(self, found: AscentResult, which: Tensor) -> Tensor:
-        """Which subproblems are proved; their problems take note of the margins."""
+    def proved(self, found: AscentResult, which: Tensor, leaves: Leaves) -> Tensor:
+        """Which of the subproblems `leaves` are proved; their problems take note of the margins."""
         margins = torch.stack([found.margin, found.executed, found.computed], 1)
         proved = self.query.proves(margins)
         for place in proved.nonzero()[:, 0].tolist():
@@ -390,7 +393,7 @@ class _Search:
                 found = self.parts.ascend(one, leaf._replace(betas=solved[0]), 0)
             self.counterexamples.run(found.point, self.owner[one])
             # Neither proved nor falsified: the point has no proof any more; elsewhere there may be a counterexample.
-            if not bool(self._proved(found, one)):
+            if not bool(self.proved(found, one, leaf)):
                 self._leave(one, splits)
                 rounded = self.query.strict and float(found.margin) > 0
                 self.found.reasons.setdefault(point, Reason.ROUNDING if rounded else Reason.SUBPROBLEM)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,8 +29,8 @@ from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.properties import Property
 from relucert.core.verdict import Reason
-from relucert.networks.prediction import falsified
 from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
+from relucert.verification.bab._confirming import Confirm, falsifying
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 RULES: tuple[Rule, ...] = ("adaptive", "flat")
@@ -43,9 +43,6 @@ _NARROW, _DOUBLED = (
     64,
 )  # boxes of a round at first, which searches in depth, and rounds after which there are twice as many
 _FEW, _WIDE = 10, 256  # with so few free inputs depth gains little: rounds have so many boxes at first
-
-#: Which points are counterexamples to the property of the input at a position.
-Confirm = Callable[[Float[Tensor, " n *input"], int], Bool[Tensor, " n"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +72,7 @@ class InputSplitting(Method):
         """As `decide`; `confirm` says which points count as counterexamples."""
         if not math.isinf(query.p):
             raise InvalidInput(f"ball must be one of l_inf for the method inputs, got {query.ball!r}")
-        return _Search(query, self, budget, confirm or _falsifying(query)).run()
-
-
-def _falsifying(query: Query) -> Confirm:
-    """Points that falsify the property for the network as executed and in real arithmetic."""
-
-    def confirm(points: Tensor, owner: int) -> Tensor:
-        own = torch.full((len(points),), owner)
-        rounded = query.ball.restrict(own).project(query.x[own], points.to(query.x.dtype))
-        points.copy_(rounded.double())
-        return falsified(query.net, query.double, rounded, query.prop.restrict(own))
-
-    return confirm
+        return _Search(query, self, budget, confirm or falsifying(query)).run()
 
 
 class _Search:

@@ -19,8 +19,8 @@ def config(scheme: str, out: Path) -> TrainConfig:
     )
 
 
-def main() -> None:
-    scheme, folder = sys.argv[1], Path(sys.argv[2])
+def main(scheme: str, folder: Path) -> None:
+    """Train, and leave the weights of every process beside the folder."""
     with process_group() as ranks:
         assert ranks.size == 2
         for until in (1, None):
@@ -30,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,89 @@
+"""The checker's reading of a checkpoint is the network: values, adjoints, windows and digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from relucert.checker.arithmetic import Outward, Rational, Refused
+from relucert.checker.network import Network, read
+from relucert.networks.checkpoints import digest, save
+from tiny import plain_residual
+from zoo import inputs, network
+
+KNOWN = ("linear", "fc", "fc deep", "fc1", "cnn", "cnn colour", "residual", "zero bias")
+
+
+def named(name: str) -> torch.nn.Module:
+    return plain_residual() if name == "residual" else network(name)
+
+
+def values(net: Network, x: np.ndarray) -> np.ndarray:
+    found: list[np.ndarray] = [x]
+    for node in net.nodes[1:]:
+        given = [found[source] for source in node.inputs]
+        if node.kind == "relu":
+            found.append(np.where(given[0] > 0, given[0], node.leak * given[0]))
+        else:
+            found.append(node.apply(*given) + (0 if node.bias is None else node.bias))
+    return found[-1]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_values_and_digest(name: str, tmp_path: Path) -> None:
+    net = named(name)
+    save(net, tmp_path / "net.safetensors")
+    found = read(tmp_path / "net.safetensors", Outward())
+    x = inputs(net, 3)
+    with torch.no_grad():
+        np.testing.assert_allclose(values(found, x.flatten(1).numpy()), net(x).numpy(), rtol=1e-9, atol=1e-9)
+    assert found.digest == digest(net)
+    assert found.dtype == "float64"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_adjoints_sizes_and_windows(name: str, tmp_path: Path) -> None:
+    save(named(name), tmp_path / "net.safetensors")
+    net, draw = read(tmp_path / "net.safetensors", Outward()), np.random.default_rng(0)
+    for node in net.nodes[1:]:
+        if node.kind == "relu":
+            continue
+        given = [draw.normal(size=(2, net.nodes[source].size)) for source in node.inputs]
+        rows = draw.normal(size=(2, node.size))
+        across = sum((a * b).sum(1) for a, b in zip(given, node.back(rows), strict=True))
+        np.testing.assert_allclose((node.apply(*given) * rows).sum(1), across, rtol=1e-9)
+        sizes = node.apply(*(np.abs(part) for part in given), absolute=True)
+        assert (np.abs(node.apply(*given)) <= sizes * (1 + 1e-12)).all()
+        if node.window is not None:
+            units = np.arange(node.size)
+            reached, weights = node.window(units)
+            dense = np.zeros((node.size, net.nodes[node.inputs[0]].size))
+            np.add.at(
+                dense,
+                (units[:, None].repeat(reached.shape[1], 1)[reached >= 0], reached[reached >= 0]),
+                weights[reached >= 0],
+            )
+            np.testing.assert_array_equal(dense, node.back(np.eye(node.size))[0])
+
+
+def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
+    save(network("fc", torch.float32), tmp_path / "net.safetensors")
+    near, exactly = (read(tmp_path / "net.safetensors", num) for num in (Outward(), Rational()))
+    assert near.dtype == "float32"
+    for a, b in zip(near.nodes, exactly.nodes, strict=True):
+        if a.matrix is not None and b.matrix is not None:
+            assert (a.matrix == b.matrix.astype(float)).all()
+            assert all(float(value) == value for value in b.matrix.ravel())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("max pool", "max_pool2d"), ("grouped", "pad"), ("transposed", "conv_transpose2d"), ("residual", "batch_norm")],
+)
+def test_other_layers_are_refused_by_name(name: str, kind: str, tmp_path: Path) -> None:
+    save(network(name), tmp_path / "net.safetensors")
+    with pytest.raises(Refused, match=kind):
+        read(tmp_path / "net.safetensors", Outward())
