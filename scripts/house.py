@@ -103,7 +103,7 @@ def _matches(pattern: re.Pattern[str], texts: dict[Path, str]) -> list[str]:
 
 def _other_texts() -> dict[Path, str]:
     """Tests, pages and what stands beside the package."""
-    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")]
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")]
     return {file: file.read_text() for file in files if file.name != "CHANGELOG.md"}
 
 

@@ -6,7 +6,7 @@ Paths are written from the root of the repository or from `src/relucert/`. `NAME
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import json
 import re
 import shlex
@@ -233,6 +233,20 @@ def test_the_notebook_runs_and_shows_what_it_says(folder, capsys):
     exact = [int(value) for value in re.findall(r"exact (\d+) of", said)]
     assert d_b[1] > 5 * d_b[0]  # "larger by an order of magnitude"
     assert exact[2] > 30 > exact[0]  # "often exact", with MMR alone
+
+
+@pytest.mark.slow  # 15 seconds
+def test_the_picture_of_linear_regions_is_drawn(tmp_path):
+    at = ROOT / "docs/pictures/regions.py"
+    spec = importlib.util.spec_from_file_location("regions", at)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    lines = script.picture(tmp_path / "regions.png")
+    radii = [float(line.rpartition(" ")[2]) for line in lines]
+    assert radii[1] > 2 * radii[0]
+    assert (tmp_path / "regions.png").stat().st_size < 300_000
 
 
 @pytest.mark.slow  # a minute
