@@ -1,5 +1,4 @@
-"""Branch and bound: over ReLU splits, complete for every supported network; over boxes of inputs (`input_splitting`); and over one
-layer of ReLUs by linear programs (`envelopes`).
+"""Branch and bound over ReLU splits, complete for every supported network, over boxes of inputs, and over one layer of ReLUs.
 
 Reading order: `bab` (the search), `subproblems` (what is bounded, and what is open), `counterexamples` (attacks inside the
 search), `leaves` (convex programs of subproblems with nothing left to split). For `input_splitting`: `boxes`. For `envelopes`:
