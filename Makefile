@@ -40,7 +40,7 @@ bench: $(STAMP)  ## every benchmark, as ratios against a baseline measured in th
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relucert needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,scip,onnx,dask,sweep,tensorboard]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,scip,onnx,vnnlib,dask,sweep,tensorboard]"
 	touch $(STAMP)
 
 $(VENV)/.installed-docs: $(STAMP)

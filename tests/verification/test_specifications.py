@@ -14,7 +14,10 @@ from planted import planted
 from relucert.core.errors import InvalidInput
 from relucert.evaluation.competition import load_instance, verify
 from relucert.interop.onnx.execution import Runtime
+from relucert.interop.onnx.writing import save_onnx
 from relucert.interop.vnnlib.reading import load_vnnlib
+from relucert.interop.vnnlib.specification import Round
+from relucert.networks.network import Network
 from relucert.verification.specifications import decide_specification
 
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -77,3 +80,61 @@ def test_points_that_no_float_has_are_decimals_of_the_file(tmp_path: Path) -> No
     assert answer.counterexample is not None
     assert answer.counterexample.x[0] == Fraction("0.1")
     assert torch.tensor(0.1).double().item() != 0.1
+
+
+def _linear(folder: Path) -> Path:
+    """y_0 = x_0 + x_1, y_1 = x_0 - x_1 as a file, through ReLUs that are always on."""
+    net = Network(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)), (2,)).eval()
+    net.box = None
+    with torch.no_grad():
+        values = ([[1.0, 0.0], [0.0, 1.0]], [8.0, 8.0], [[1.0, 1.0], [1.0, -1.0]], [-16.0, 0.0])
+        for parameter, value in zip(net.parameters(), values, strict=True):
+            parameter.copy_(torch.tensor(value))
+    save_onnx(net, folder / "linear.onnx")
+    return folder / "linear.onnx"
+
+
+def _ball(least: str, more: str = "") -> str:
+    """x within 1/2 of (0.25, 0) in l2, and y_0 >= least."""
+    return f"""(vnnlib-version <2.0>)
+(declare-network f
+  (declare-input X float32 [1,2])
+  (declare-output Y float32 [1,2])
+)
+(assert (<= (+ (* (- X[0,0] 0.25) (- X[0,0] 0.25)) (* X[0,1] X[0,1])) 0.25))
+{more}(assert (>= Y[0,0] {least}))
+"""
+
+
+def test_l2_balls_reach_the_verifiers_as_balls(tmp_path: Path) -> None:
+    pytest.importorskip("vnnlib", reason="the package vnnlib is not installed")
+    onnx, vnnlib = _linear(tmp_path), tmp_path / "a.vnnlib"
+    # y_0 is at most 0.25 + sqrt(1/2) = 0.957 over the ball, 1.25 over the box around it.
+    for least, more, word in [
+        ("0.96", "", "unsat"),
+        ("0.95", "", "sat"),
+        ("0.95", "(assert (<= X[0,1] 0.2))\n", "unsat"),  # at most 0.2 + 0.25 + sqrt(0.21) = 0.908
+        ("0.9", "(assert (<= X[0,1] 0.2))\n", "sat"),
+        ("0.9", "(assert (>= X[0,0] 2.0))\n", "unsat"),  # the box and the ball have no point in common
+        ("0.9", "(assert (<= Y[0,1] 0.25))\n", "sat"),  # two inequalities; y_1 = x_0 - x_1
+        ("0.9", "(assert (>= Y[0,1] 2.0))\n", "unsat"),
+    ]:
+        vnnlib.write_text(_ball(least, more))
+        answer = verify(onnx, vnnlib, 20.0)
+        assert answer.word == word, (least, more)
+        if answer.counterexample is not None:
+            x, y = answer.counterexample.x, answer.counterexample.y
+            assert (x[0] - Fraction(1, 4)) ** 2 + x[1] ** 2 <= Fraction(1, 4)
+            assert y[0] >= float(least)
+            assert load_vnnlib(vnnlib).violated(x, [Fraction(value) for value in y])
+
+
+def test_a_ball_is_rounded_outwards() -> None:
+    for text in ("2", "0.1", "1e-9", "123456789.123"):
+        ball = Round((Fraction("0.1"), Fraction("-0.3")), Fraction(text))
+        centre, radius = ball.around()
+        moved = sum((abs(Fraction(a) - b) for a, b in zip(centre.tolist(), ball.centre, strict=True)), Fraction(0))
+        assert Fraction(radius) - moved >= 0
+        assert (Fraction(radius) - moved) ** 2 >= ball.square
+        assert Fraction(radius) ** 2 <= ball.square * (1 + Fraction(1, 10**9)) + Fraction(1, 10**12)
+    assert not Round((Fraction(0),), Fraction("0.01")).contains([Fraction("0.1") + Fraction(1, 10**30)])

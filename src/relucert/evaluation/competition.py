@@ -271,7 +271,7 @@ def _answers(todo: list[Instance], folder: Path, workers: int, counterexamples: 
 def _import_all() -> None:
     """Import what processes may need, once, before they are forked."""
     for name in (
-        "onnxruntime", "relucert.interop.onnx.reading", "relucert.interop.vnnlib.reading",
+        "onnx", "onnxruntime", "relucert.interop.onnx.reading", "relucert.interop.vnnlib.reading",
         "relucert.verification.bab.envelopes", "relucert.verification.bab.bab", "relucert.verification.specifications",
     ):  # fmt: skip
         with suppress(ImportError):  # a process that misses a package says so

@@ -14,7 +14,7 @@ The way of one input through `certify(net, x, y, ball, "auto")`, file by file, i
 5. `bab`: branch and bound, with `_subproblems`, `_counterexamples` and `_leaves` beside it. A counterexample is run through
    the network again (`networks.prediction`).
 
-`specifications` decides the unsafe sets of VNN-LIB files, by `bab.input_splitting` and `bab`.
+`specifications` decides the unsafe sets of VNN-LIB files, by `bab.input_splitting`, `bab.envelopes` and `bab`.
 
 `mip` is another complete verifier. `radius` finds the largest radius: by the theorem (`_exploration`), by bounds (`_search`),
 by branch and bound (`_narrowing`) or by programs (`mip.distortion`); `_upper` adds an attack. `bounds` gives the

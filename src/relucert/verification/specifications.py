@@ -4,8 +4,9 @@ unsat: proved, for the network of real arithmetic with the file's weights over t
 lies in its box in rational arithmetic and whose outputs satisfy the inequalities in rational arithmetic, once as executed by
 onnxruntime and once in float64. timeout: the clock ended the search. unknown: the search ended without an answer.
 
-Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`), then
-ReLUs (`bab.bab`) where every clause of the property is one row, then boxes again.
+Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`). Then
+ReLUs are split: where they have one layer by `bab.envelopes`, else with many inputs by `bab.bab`; a clause of several rows is
+there replaced by its most promising row. Then boxes again. Over l2 balls ReLUs alone are split.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from relucert.bounding.methods.crown import CROWN
 from relucert.core.ball import Ball
 from relucert.core.errors import Contradiction, InvalidInput
 from relucert.core.properties import Property
@@ -38,8 +40,11 @@ Stage = Callable[[Tensor], Iterator[Decision]]
 FEW = 10
 #: Seconds of the first search over boxes with more free inputs.
 FIRST = 1.0
-#: The same where the ReLUs have one layer.
+#: Of the time that is left, for splits of ReLUs where clauses have several rows.
+ROWS = 0.3
+#: Seconds of the first search where the ReLUs have one layer.
 SHORT = 0.1
+_DRAWN = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4)  # parts of a distance
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
 
 
@@ -73,7 +78,7 @@ def decide_specification(net: Network, spec: Specification, runtime: Runtime, de
     # Cases are grouped by the structure of their properties.
     groups: dict[tuple[int, ...], list[Case]] = {}
     for case in spec.cases:
-        groups.setdefault(tuple(map(len, case.conjunctions)), []).append(case)
+        groups.setdefault((int(case.ball is None), *map(len, case.conjunctions)), []).append(case)
     by = "no input is unsafe"
     for cases in groups.values():
         found = _Group(net, cases, spec.outputs, runtime).decide(deadline)
@@ -109,13 +114,20 @@ class _Group:
         sides = [case.box() for case in cases]
         shape = (len(cases), *net.input_shape)
         low, high = (torch.stack([pair[side] for pair in sides]).reshape(shape) for side in (0, 1))
-        x = torch.minimum(torch.maximum(low / 2 + high / 2, low), high)
+        x = low / 2 + high / 2
+        eps = torch.full((len(cases),), math.inf, dtype=torch.float64)
+        balls = [case.ball.around() for case in cases if case.ball is not None]
+        if balls:
+            x = torch.stack([centre for centre, _ in balls]).reshape(shape)
+            eps = torch.tensor([radius for _, radius in balls], dtype=torch.float64)
+        # Where a centre is not in its box, what ball and box have in common is no farther from its nearest point in the box.
+        x = torch.minimum(torch.maximum(x, low), high)
         props = [case.prop(outputs) for case in cases]
         prop = Property(
             torch.cat([one.rows for one in props]), torch.cat([one.offsets for one in props]), props[0].clauses
         )
         none = torch.zeros(len(cases), dtype=torch.long)
-        ball = Ball(math.inf, math.inf, box=(low, high))
+        ball = Ball(2 if balls else math.inf, eps, box=(low, high))
         self.query = Query(net, net, x, none, ball, prop, torch.ones(len(cases), dtype=torch.bool), False)
         self.free = int((low < high).flatten(1).sum(1).max())
         self.found: Counterexample | None = None
@@ -154,9 +166,12 @@ class _Group:
         def relus(open_: Tensor) -> Iterator[Decision]:
             from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
 
+            # Rows alone may be unsafe where clauses are safe: then boxes need the rest of the time.
+            whole = self.query.prop.clauses is None or self.query.p == 2
+            until = deadline if whole else time.monotonic() + ROWS * (deadline - time.monotonic())
             # One problem has the whole batch, and many cheap subproblems decide more than few good ones.
             method = BaB(nodes=10**9, batch=512, width=512, steps=4)
-            for decision in method.decide(self.query.restrict(open_), Budget(deadline=deadline)):
+            for decision in method.decide(self._of_rows(open_), Budget(deadline=until)):
                 if decision.witness is not None:
                     self.confirm(decision.witness[None].double(), int(open_[decision.index]))
                 yield decision
@@ -169,13 +184,35 @@ class _Group:
 
             return Envelopes().search(self.query.restrict(open_), Budget(deadline=deadline), confirm)
 
+        if self.query.p == 2:
+            yield "bab", relus
+            return
         if self._one_layer():
-            yield "inputs", boxes(min(deadline, time.monotonic() + SHORT))
+            left = max(0.0, deadline - time.monotonic())
+            yield "inputs", boxes(deadline - left + (SHORT if self.free > FEW else left / 2))
             yield "envelopes", envelopes
-        elif self.free > FEW and self.query.prop.clauses is None:
+        elif self.free > FEW:
             yield "inputs", boxes(min(deadline, time.monotonic() + FIRST))
             yield "bab", relus
         yield "inputs", boxes(deadline)
+
+    @torch.no_grad()
+    def _of_rows(self, open_: Tensor) -> Query:
+        """The query about some cases, with single rows as clauses: of every clause the row that CROWN bounds best.
+
+        Where these rows hold, the clauses do. A counterexample to a row need not be one to its clause.
+        """
+        query = self.query.restrict(open_)
+        if query.prop.clauses is None:
+            return query
+        method = CROWN()
+        known = method.start(self.net, query.wide, query.ball, torch.float64)
+        margins = method.prove(self.net, known, query.wide, query.ball, query.prop)[1].real
+        best = [
+            margins.masked_fill(query.prop.clauses != clause, -math.inf).argmax(1)
+            for clause in range(int(query.prop.clauses.max()) + 1)
+        ]
+        return replace(query, prop=query.prop.select(torch.stack(best, 1)))
 
     def _one_layer(self) -> bool:
         """Whether `bab.envelopes` takes the query."""
@@ -190,7 +227,7 @@ class _Group:
         """Which points are counterexamples of a case; the first is kept."""
         found = torch.zeros(len(points), dtype=torch.bool)
         for place, point in enumerate(points):
-            x = self.points[own].nearest(point.flatten().numpy())
+            x = self.points[own].within(point.flatten().numpy())
             values = np.array([float(value) for value in x])
             y = [float(value) for value in self.runtime.run(values)]
             real = self.net(torch.from_numpy(values).reshape(1, *self.net.input_shape))[0].tolist()
@@ -224,6 +261,18 @@ class _InnerPoints:
         self.case = case
         self.sides = {kind: _inner(case, kind) for kind in (dtype, np.float64)}
         self.kinds = list(self.sides)
+
+    def within(self, x: np.ndarray) -> tuple[Fraction, ...]:
+        """The point near x of the box, drawn towards the centre of the ball as far as rounding asks for."""
+        near, ball = self.nearest(x), self.case.ball
+        if ball is None:
+            return near
+        centre = np.array([float(value) for value in ball.centre])
+        for share in _DRAWN:
+            if ball.contains(near):
+                break
+            near = self.nearest(centre + (1 - share) * (x - centre))
+        return near
 
     def nearest(self, x: np.ndarray) -> tuple[Fraction, ...]:
         """The point of the box near x."""

@@ -39,7 +39,16 @@ class Atom:
     line: int
 
 
-Disjunct = tuple[Atom, ...]
+@dataclass(frozen=True)
+class Quadratic:
+    """linear + sum of products of two variables, by the pair, that must not be positive; `line` is where the file says so."""
+
+    products: dict[tuple[Name, Name], Fraction]
+    linear: Linear
+    line: int
+
+
+Disjunct = tuple[Atom | Quadratic, ...]
 
 
 def disjuncts(at: Expression, known: set[Name]) -> list[Disjunct]:

@@ -1,4 +1,4 @@
-"""VNN-LIB 2.0, parsed by the package `vnnlib` (extra `vnnlib`): one network, one input and output, linear inequalities."""
+"""VNN-LIB 2.0, parsed by the package `vnnlib` (extra `vnnlib`): one network, linear inequalities, l2 balls of inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from relucert.core.errors import DamagedData, MissingExtra
-from relucert.interop.vnnlib._formulas import Atom, Disjunct, Linear, Name, conjoined
+from relucert.interop.vnnlib._formulas import MOST, Atom, Disjunct, Linear, Name, Quadratic, conjoined
 from relucert.interop.vnnlib.specification import Specification
 
 
@@ -36,7 +36,7 @@ def parse_version_2(text: str) -> Specification:
             f"{len(network.outputs)} and {len(network.hidden)}"
         )
     names = {network.inputs[0].name: "X", network.outputs[0].name: "Y"}
-    base: list[Atom] = []
+    base: list[Atom | Quadratic] = []
     choices: list[list[Disjunct]] = []
     for assertion in query.assertions:
         found = _disjuncts(assertion.expr, names)
@@ -66,35 +66,65 @@ def _disjuncts(at: Any, names: dict[str, str]) -> list[Disjunct]:
         return [one for part in parts for one in part] if kind == "Or" else conjoined(parts, _where(at))
     if kind not in ("LessEqual", "GreaterEqual", "Equal"):
         raise DamagedData(f"a comparison must be <=, >= or ==, got {str(at)[:60]!r}", entry=_where(at))
-    left, right = _linear(at.lhs, names), _linear(at.rhs, names)
     line = _line(at)
-    below = Atom(left.plus(right, Fraction(-1)), line)
-    above = Atom(right.plus(left, Fraction(-1)), line)
+    sides = _polynomial(at.lhs, names), _polynomial(at.rhs, names)
+    below, above = (_atom(_sum(dict(sides[i]), sides[1 - i], Fraction(-1)), line) for i in (0, 1))
     return [{"LessEqual": (below,), "GreaterEqual": (above,), "Equal": (below, above)}[kind]]
 
 
-def _linear(at: Any, names: dict[str, str]) -> Linear:
-    kind, none = type(at).__name__, Linear({}, Fraction(0))
+#: Coefficients of products of variables, at most two, in order; () is the constant.
+Polynomial = dict[tuple[Name, ...], Fraction]
+
+
+def _atom(polynomial: Polynomial, line: int) -> Atom | Quadratic:
+    """A polynomial that must not be positive."""
+    linear = Linear({term[0]: a for term, a in polynomial.items() if len(term) == 1}, polynomial.get((), Fraction(0)))
+    products = {(term[0], term[1]): a for term, a in polynomial.items() if len(term) == 2}
+    return Quadratic(products, linear, line) if products else Atom(linear, line)
+
+
+def _sum(left: Polynomial, right: Polynomial, times: Fraction) -> Polynomial:
+    """left + times right, without zeros; `left` is changed."""
+    for term, a in right.items():
+        left[term] = left.get(term, Fraction(0)) + times * a
+        if not left[term]:
+            del left[term]
+    return left
+
+
+def _polynomial(at: Any, names: dict[str, str]) -> Polynomial:
+    kind = type(at).__name__
     if kind == "Var":
-        return Linear({_variable(at, names): Fraction(1)}, Fraction(0))
+        return {(_variable(at, names),): Fraction(1)}
     if hasattr(at, "lexeme"):
-        return Linear({}, Fraction(at.lexeme))  # the digits of the file, not the package's float
+        return _sum({}, {(): Fraction(at.lexeme)}, Fraction(1))  # the digits of the file, not the package's float
     if kind == "Negate":
-        return none.plus(_linear(at.expr, names), Fraction(-1))
+        return _sum({}, _polynomial(at.expr, names), Fraction(-1))
     if kind in ("Plus", "Minus"):
-        parts = [_linear(part, names) for part in (at.args if kind == "Plus" else (at.head, *at.rest))]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total.plus(part, Fraction(1 if kind == "Plus" else -1))
+        total: Polynomial = {}
+        for place, part in enumerate(at.args if kind == "Plus" else (at.head, *at.rest)):
+            total = _sum(total, _polynomial(part, names), Fraction(1 if kind == "Plus" or place == 0 else -1))
         return total
     if kind == "Multiply":
-        total = Linear({}, Fraction(1))
-        for part in (_linear(factor, names) for factor in at.args):
-            if part.coefficients and total.coefficients:
-                raise DamagedData(f"a term must be linear, got {str(at)[:60]!r}", entry=_where(at))
-            total = none.plus(part, total.constant) if part.coefficients else none.plus(total, part.constant)
+        total = {(): Fraction(1)}
+        for factor in at.args:
+            total = _product(total, _polynomial(factor, names), at)
         return total
-    raise DamagedData(f"a term must be linear, got {str(at)[:60]!r}", entry=_where(at))
+    raise DamagedData(f"a term must be a polynomial, got {str(at)[:60]!r}", entry=_where(at))
+
+
+def _product(left: Polynomial, right: Polynomial, at: Any) -> Polynomial:
+    """The product of two polynomials, of degree at most 2."""
+    if len(left) * len(right) > MOST:
+        raise DamagedData(f"a product must have at most {MOST} terms, got {len(left) * len(right)}", entry=_where(at))
+    total: Polynomial = {}
+    for first, a in left.items():
+        for second, b in right.items():
+            term = tuple(sorted((*first, *second)))
+            if len(term) > 2:
+                raise DamagedData(f"a term must be linear or quadratic, got {str(at)[:60]!r}", entry=_where(at))
+            _sum(total, {term: a * b}, Fraction(1))
+    return total
 
 
 def _variable(at: Any, names: dict[str, str]) -> Name:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 from relucert.core.errors import DamagedData
 from relucert.interop.vnnlib._expressions import Form, Word, expressions, wrong
-from relucert.interop.vnnlib._formulas import Atom, Disjunct, Name, conjoined, disjuncts, variable
-from relucert.interop.vnnlib.specification import Case, Inequality, Specification
+from relucert.interop.vnnlib._formulas import Atom, Disjunct, Name, Quadratic, conjoined, disjuncts, variable
+from relucert.interop.vnnlib.specification import Case, Inequality, Round, Specification
 from relucert.records.untrusted import reading
 
 LARGEST = 2**28  #: bytes of a file after it is unpacked
@@ -37,7 +39,7 @@ def parse(text: str) -> Specification:
 
         return parse_version_2(text)
     known: set[Name] = set()
-    base: list[Atom] = []
+    base: list[Atom | Quadratic] = []
     choices: list[list[Disjunct]] = []
     for form in forms:
         if form.head == "declare-const":
@@ -101,54 +103,103 @@ def _count(letter: str, known: set[Name]) -> int:
     return len(numbers)
 
 
-def specification(inputs: int, outputs: int, base: list[Atom], choices: list[Disjunct]) -> Specification:
-    """The specification of inequalities that always hold and disjuncts of which one holds; equal boxes make one case."""
-    cases: dict[tuple[tuple[Fraction, ...], tuple[Fraction, ...]], list[tuple[Inequality, ...]]] = {}
-    low: list[Fraction | None] = [None] * inputs
-    high: list[Fraction | None] = [None] * inputs
-    always: list[Inequality] = []
-    possible = _collect(base, low, high, always)
+def specification(inputs: int, outputs: int, base: list[Atom | Quadratic], choices: list[Disjunct]) -> Specification:
+    """The specification of inequalities that always hold and disjuncts of which one holds; equal sets make one case."""
+    cases: dict[tuple[tuple[Fraction, ...], tuple[Fraction, ...], Round | None], list[tuple[Inequality, ...]]] = {}
+    always = _Sides.free(inputs)
+    possible = always.add(base)
     for disjunct in choices if possible else []:
-        lower, upper, own = low.copy(), high.copy(), always.copy()
-        if not _collect(disjunct, lower, upper, own):
+        sides = always.copy()
+        if not sides.add(disjunct):
             continue
-        box = _complete(lower, "lower"), _complete(upper, "upper")
-        if all(a <= b for a, b in zip(*box, strict=True)):
-            cases.setdefault(box, []).append(tuple(own))
-    return Specification(inputs, outputs, tuple(Case(*box, tuple(found)) for box, found in cases.items()))
+        lower, upper = sides.complete(sides.low, "lower"), sides.complete(sides.high, "upper")
+        if all(a <= b for a, b in zip(lower, upper, strict=True)):
+            cases.setdefault((lower, upper, sides.ball), []).append(tuple(sides.outputs))
+    found = tuple(Case(lower, upper, tuple(own), ball) for (lower, upper, ball), own in cases.items())
+    return Specification(inputs, outputs, found)
 
 
-def _collect(
-    atoms: list[Atom] | Disjunct, low: list[Fraction | None], high: list[Fraction | None], own: list[Inequality]
-) -> bool:
-    """Add inequalities to the sides of the box and to those of the outputs; False if one holds for no values."""
-    for atom in atoms:
+@dataclass
+class _Sides:
+    """The sides of a box that are known, the ball if there is one, and the inequalities about outputs."""
+
+    low: list[Fraction | None]
+    high: list[Fraction | None]
+    outputs: list[Inequality]
+    ball: Round | None = None
+
+    @staticmethod
+    def free(inputs: int) -> _Sides:
+        """All inputs."""
+        return _Sides([None] * inputs, [None] * inputs, [])
+
+    def copy(self) -> _Sides:
+        """The same, to be changed."""
+        return _Sides(self.low.copy(), self.high.copy(), self.outputs.copy(), self.ball)
+
+    def add(self, atoms: Sequence[Atom | Quadratic]) -> bool:
+        """Add inequalities; False if one holds for no values."""
+        for atom in atoms:
+            if isinstance(atom, Quadratic):
+                own = round_of(atom, len(self.low))
+                if self.ball not in (None, own):
+                    raise DamagedData(
+                        "inputs must lie in at most one ball, got a second one", entry=f"line {atom.line}"
+                    )
+                self.ball = own
+                if own.square < 0:
+                    return False
+            elif not self._add(atom):
+                return False
+        return True
+
+    def _add(self, atom: Atom) -> bool:
         function = atom.function
         letters = {letter for letter, _ in function.coefficients}
         if not letters:
-            if function.constant > 0:
-                return False
-        elif letters == {"Y"}:
+            return function.constant <= 0
+        if letters == {"Y"}:
             row = {number: value for (_, number), value in function.coefficients.items()}
-            own.append(Inequality(row, -function.constant))
+            self.outputs.append(Inequality(row, -function.constant))
         elif letters == {"X"} and len(function.coefficients) == 1:
             ((_, number), slope), *_ = function.coefficients.items()
-            side = -function.constant / slope
+            side, low, high = -function.constant / slope, self.low[number], self.high[number]
             if slope > 0:
-                high[number] = side if high[number] is None else min(high[number], side)  # type: ignore[type-var]
+                self.high[number] = side if high is None else min(high, side)
             else:
-                low[number] = side if low[number] is None else max(low[number], side)  # type: ignore[type-var]
+                self.low[number] = side if low is None else max(low, side)
         else:
             names = ", ".join(sorted(f"{letter}_{number}" for letter, number in function.coefficients))
             raise DamagedData(
                 f"an inequality must be about one input or about outputs alone, got one of {names}",
                 entry=f"line {atom.line}",
             )
-    return True
+        return True
+
+    def complete(self, side: list[Fraction | None], name: str) -> tuple[Fraction, ...]:
+        """All sides of one direction; where none is given, that of the box around the ball."""
+        if self.ball is not None:
+            reach = self.ball.reach() * (-1 if name == "lower" else 1)
+            side = [c + reach if value is None else value for c, value in zip(self.ball.centre, side, strict=True)]
+        found = tuple(value for value in side if value is not None)
+        if len(found) < len(side):
+            raise DamagedData(f"every input must have a {name} bound, got none for X_{side.index(None)}")
+        return found
 
 
-def _complete(side: list[Fraction | None], name: str) -> tuple[Fraction, ...]:
-    found = tuple(value for value in side if value is not None)
-    if len(found) < len(side):
-        raise DamagedData(f"every input must have a {name} bound, got none for X_{side.index(None)}")
-    return found
+def round_of(atom: Quadratic, inputs: int) -> Round:
+    """The l2 ball of a quadratic inequality a sum_i x_i^2 + <b, x> + c <= 0 about all inputs, a > 0."""
+    squares = {
+        first[1]: value for (first, second), value in atom.products.items() if first == second and first[0] == "X"
+    }
+    slopes = {number: value for (letter, number), value in atom.linear.coefficients.items() if letter == "X"}
+    a = next(iter(squares.values()), Fraction(0))
+    about_inputs = len(squares) == len(atom.products) == inputs and len(slopes) == len(atom.linear.coefficients)
+    if not about_inputs or a <= 0 or any(value != a for value in squares.values()):
+        raise DamagedData(
+            "a term must be linear, or an inequality an l2 ball of all inputs, sum_i (x_i - c_i)^2 <= r^2, got another "
+            f"polynomial, with {len(atom.products)} products",
+            entry=f"line {atom.line}",
+        )
+    centre = tuple(-slopes.get(number, Fraction(0)) / (2 * a) for number in range(inputs))
+    return Round(centre, sum((c * c for c in centre), Fraction(0)) - atom.linear.constant / a)

@@ -1,8 +1,9 @@
 """`Specification`: the unsafe set that a VNN-LIB file describes, in rational numbers.
 
-A specification is a list of cases. A case is a box of inputs and a list of conjunctions: the network is unsafe if some x in
-some box has outputs y that satisfy all inequalities <a, y> <= b of some conjunction of its case. Numbers are the decimals of
-the file, without rounding; `Case.box` and `Case.prop` round them so that a proof covers the file's set.
+A specification is a list of cases. A case is a box of inputs, cut with an l2 ball if there is one, and a list of conjunctions:
+the network is unsafe if some x in some case has outputs y that satisfy all inequalities <a, y> <= b of some conjunction of the
+case. Numbers are the decimals of the file, without rounding; `Case.box`, `Round.around` and `Case.prop` round them so that a
+proof covers the file's set.
 """
 
 from __future__ import annotations
@@ -51,12 +52,39 @@ class Inequality:
 
 
 @dataclass(frozen=True)
+class Round:
+    """An l2 ball of inputs, sum_i (x_i - centre_i)^2 <= square, with square >= 0."""
+
+    centre: tuple[Fraction, ...]
+    square: Fraction
+
+    def contains(self, x: Sequence[Fraction]) -> bool:
+        """Whether a point lies in the ball, in rational arithmetic."""
+        return sum(((a - b) ** 2 for a, b in zip(x, self.centre, strict=True)), Fraction(0)) <= self.square
+
+    def reach(self) -> Fraction:
+        """At least the radius, and at most the smallest part of a millionth of a millionth more."""
+        scale = 10**30
+        return Fraction(math.isqrt(math.ceil(self.square * scale * scale)) + 1, scale)
+
+    def around(self) -> tuple[Float[Tensor, " inputs"], float]:
+        """A centre and a radius in float64 of a ball that holds this one."""
+        centre = [float(value) for value in self.centre]
+        moved = sum((abs(Fraction(a) - b) for a, b in zip(centre, self.centre, strict=True)), Fraction(0))
+        return torch.tensor(centre, dtype=torch.float64), _rounded(self.reach() + moved, math.inf)
+
+
+@dataclass(frozen=True)
 class Case:
-    """A box of inputs, [lower, upper] for each, and the conjunctions of which one must hold for the outputs to be unsafe."""
+    """A set of inputs and the conjunctions of which one must hold for the outputs to be unsafe.
+
+    The set is a box, [lower, upper] for each input, cut with the l2 ball `ball` if there is one.
+    """
 
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
     conjunctions: tuple[tuple[Inequality, ...], ...]
+    ball: Round | None = None
 
     def box(self) -> tuple[Float[Tensor, " inputs"], Float[Tensor, " inputs"]]:
         """The box in float64, rounded outwards."""
@@ -91,8 +119,9 @@ class Case:
         )
 
     def contains(self, x: Sequence[Fraction]) -> bool:
-        """Whether a point lies in the box, in rational arithmetic."""
-        return all(low <= value <= high for low, value, high in zip(self.lower, x, self.upper, strict=True))
+        """Whether a point lies in the box and in the ball, in rational arithmetic."""
+        inside = all(low <= value <= high for low, value, high in zip(self.lower, x, self.upper, strict=True))
+        return inside and (self.ball is None or self.ball.contains(x))
 
     def unsafe(self, y: Sequence[Fraction]) -> bool:
         """Whether outputs satisfy all inequalities of some conjunction, in rational arithmetic."""

@@ -19,7 +19,7 @@ from relucert.polytopes.certificates import Array
 from relucert.polytopes.highs import Highs, LinearProgram, Options, SparseRows
 from relucert.verification.bab._layer_margin import LayerMargin, Lower, Region
 
-OPTIONS = Options(tolerance=1e-9, smallest=1e-12, presolve=False, simplex=True)
+OPTIONS = Options(tolerance=1e-7, smallest=1e-9, presolve=False, simplex=True)
 COST = 1e3  # of a violation, in terms of the largest range of the margin over the region
 GAIN = 0.05  # of what is missing to a proof: a round that gains less is the last
 _PASSED = 1e-6  # of the range of a unit: an envelope that is passed by less is not added

@@ -184,6 +184,8 @@ class LayerMargin:
         if not (math.isfinite(lower.margin) and np.isfinite(lower.rows).all()):
             return region
         low, high = _cut_box(region, lower.rows[None], np.array([lower.margin]))
+        if (low > high).any():
+            return None
         split = region.signs != 0
         if split.any():
             # A split says s z >= 0, so -s z is not positive.
@@ -197,37 +199,46 @@ class LayerMargin:
         if (low > high).any():
             return None
         smaller = self.inside(region._replace(lower=low, upper=high))
-        smaller = self._cut_units(smaller, lower)
+        smaller = self._cut_units(smaller, lower.rows, lower.offset)
         return None if (smaller.least > smaller.most).any() else smaller
 
-    def _cut_units(self, region: Region, lower: Lower) -> Region:
-        """The intervals of units where a line g x + o below F is not positive.
+    def split(self, region: Region, unit: int, sign: int) -> Region | None:
+        """The part of a region where a unit is active or inactive; None where that is nothing."""
+        signs = region.signs.copy()
+        signs[unit] = sign
+        part = self.inside(region._replace(signs=signs))
+        part = self._cut_units(part, -sign * self.w[unit], -sign * float(self.b[unit]))
+        return None if (part.least > part.most).any() else part
+
+    def _cut_units(self, region: Region, g: Array, o: float) -> Region:
+        """The intervals of units where g x + o is not positive.
 
         There z >= z + t (g x + o) for every t >= 0, whose least value over the box is an end; the best t is one of those where
         a coefficient of z + t g vanishes.
         """
-        unit = ((region.least < 0) & (region.most > 0)).nonzero()[0]
-        if len(unit) == 0:
+        unit = ((region.least < 0) & (region.most > 0) & (self.v < 0)).nonzero()[0]
+        if len(unit) * len(g) ** 2 > NUMBERS:
             return region
-        g, o = lower.rows, lower.offset
+        centre, radius = (region.lower + region.upper) / 2, (region.upper - region.lower) / 2
         reach = np.maximum(np.abs(region.lower), np.abs(region.upper))
+        at, size = float(g @ centre) + o, float(np.abs(g) @ reach) + abs(o)
+        w, b = self.w[unit], self.b[unit]
+        middle, sizes = w @ centre + b, np.abs(w) @ reach + np.abs(b)
         ends = []
         for sign in (1.0, -1.0):
-            w, b = sign * self.w[unit], sign * self.b[unit]
             with np.errstate(divide="ignore", invalid="ignore"):
-                t = np.where(g != 0, -w / np.where(g != 0, g, 1.0), 0.0)
-            t = np.where((t > 0) & np.isfinite(t), t, 0.0)  # (units, inputs): one for each coefficient
-            sums = w[:, None, :] + t[:, :, None] * g
-            least = np.where(sums > 0, sums * region.lower, sums * region.upper).sum(2) + b[:, None] + t * o
-            sizes = np.abs(w)[:, None, :] + t[:, :, None] * np.abs(g)
-            terms = sizes @ reach + np.abs(b)[:, None] + t * abs(o)
-            ends.append((least - 2 * gamma(len(reach) + 16) * terms - UNDERFLOW).max(1))
+                t = -sign * w / g  # (units, inputs): one for each coefficient that vanishes
+            t = np.where((t > 0) & np.isfinite(t), t, 0.0)
+            wide = np.abs(sign * w[:, None, :] + t[:, :, None] * g) @ radius
+            slack = 2 * gamma(len(reach) + 16) * (sizes[:, None] + t * size) + UNDERFLOW
+            ends.append((sign * middle[:, None] + t * at - wide - slack).max(1))
         least, most = region.least.copy(), region.most.copy()
         least[unit] = np.maximum(least[unit], ends[0])
         most[unit] = np.minimum(most[unit], -ends[1])
         return region._replace(least=least, most=most)
 
 
+NUMBERS = 2**20  # of the largest tensor that cuts intervals of units
 UNDERFLOW = 1e-290  # more than all products that vanish below the smallest float can add up to
 
 

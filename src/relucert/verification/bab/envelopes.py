@@ -146,10 +146,8 @@ class _Search:
             if unit is None:
                 return Reason.SUBPROBLEM
             for sign in (1, -1):
-                signs = node.region.signs.copy()
-                signs[unit] = sign
-                region = self.margin.inside(node.region._replace(signs=signs))
-                if (region.least > region.most).any():
+                region = self.margin.split(node.region, unit, sign)
+                if region is None:
                     continue
                 if self._bound(region, node.bounded.lines, self.method.rounds, confirm):
                     return FALSIFIED
