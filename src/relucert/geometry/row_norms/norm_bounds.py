@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.rounding import gamma_above
-from relucert.geometry.region import LinearRegion
+from relucert.geometry.region import LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms.chain_rows import class_coefficients, gate, with_own
 from relucert.networks.affine_map import Step
 from relucert.networks.local_norms import Behind, LocalNorms, local_norms
@@ -53,7 +53,7 @@ def few_digits(dtype: torch.dtype, device: torch.device, q: float) -> torch.dtyp
 def upper_norms(region: LinearRegion, exact: list[Tensor | None]) -> list[Float[Tensor, " batch hyperplanes"]]:
     """Upper bounds on the norms of every node's hyperplanes, by absolute weights.
 
-    `exact` has the norms (1 or batch, *units) of the inputs of switching nodes where they are known.
+    `exact` has the norms (1 or batch, hyperplanes) where they are known; those of ReLUs are the norms of the nodes they read.
     """
     rule = _UpperNorms(region, exact)
     one = torch.ones(1, *region.net.input_shape, dtype=region.net.dtype, device=region.net.device)
@@ -75,7 +75,7 @@ class _UpperNorms(ForwardRule[Tensor]):
     def preactivation(self, node: Node[Switching], value: Tensor) -> Tensor:
         place = len(self.found)
         known = self.exact[place]
-        if known is not None:
+        if known is not None and isinstance(self.region.hyperplanes[place], UnitHyperplanes):
             value = known.detach().reshape(-1, *value.shape[1:])
         # Products and sums of this pass are rounded; a hair more makes up for it.
         value = value * (1 + gamma_above(16, value.dtype))
