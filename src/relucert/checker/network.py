@@ -182,13 +182,13 @@ def _conv(node: Node, settings: dict[str, Any], weight: Array, bias: Array | Non
         return found.transpose(0, 2, 1).reshape(len(z), -1)
 
     def back(rows: Array) -> list[Array]:
-        columns = rows.reshape(len(rows), filters, -1).transpose(0, 2, 1).reshape(-1, filters) @ flat
-        columns = columns.reshape(len(rows), rows_out, columns_out, channels, tall, wide)
+        columns = flat.T @ rows.reshape(len(rows), filters, -1)
+        columns = columns.reshape(len(rows), channels, tall, wide, rows_out, columns_out)
         image = np.zeros((len(rows), *padded), dtype=rows.dtype)
         for i in range(tall):
             for j in range(wide):
                 at = np.s_[:, :, i : i + step * (rows_out - 1) + 1 : step, j : j + side * (columns_out - 1) + 1 : side]
-                image[at] += columns[..., i, j].transpose(0, 3, 1, 2)
+                image[at] += columns[:, :, i, j]
         return [image[:, :, top : top + height, left : left + width].reshape(len(rows), -1)]
 
     def window(units: Array) -> tuple[Array, Array]:
