@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
 #: Below these a product may lose its relative accuracy, or be flushed to zero.
 SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126}
-#: More than all underflows of a float64 computation can add up to, for numbers of at most `LARGEST`.
-UNDERFLOW, LARGEST = 1e-200, 1e30
+#: More than all underflows of a float64 computation (of squares as well) can add up to, for numbers of at most `LARGEST`.
+UNDERFLOW, LARGEST = 1e-100, 1e30
 
 
 class Refused(Exception):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relucert.checker.arithmetic import Array, Outward, require
+from relucert.checker.arithmetic import LARGEST, Array, Outward, require
 
 _ROUNDS = 20
 
@@ -35,7 +35,7 @@ class Ball:
     def of(cls, num: Outward, p: float, eps: float, x: Array, lower: Array, upper: Array) -> Ball:
         """From numbers as stored; x must lie in the box."""
         require(p in (1, 2, math.inf), f"the norm must be 1, 2 or inf, got {p}")
-        require(0 <= eps < math.inf, f"eps must be finite and not negative, got {eps}")
+        require(0 <= eps < LARGEST, f"eps must be finite and not negative, got {eps}")
         require(np.isfinite(x).all() and (lower <= x).all() and (x <= upper).all(), "the input lies outside its box")
         radius, centre = num.numbers([eps])[0], num.numbers(x)
         below, above = (np.full(centre.shape, radius) for _ in range(2))

@@ -27,7 +27,7 @@ from relucert.checker.ball import Ball
 from relucert.checker.network import Network
 
 RULES = ("interval", "parallel", "adaptive", "flat")
-_CHUNK = 256
+_CHUNK = 1024
 
 
 class Passed(NamedTuple):
@@ -241,7 +241,7 @@ class Bounds:
             ends = _joined([low for _, low, _ in parts]), _joined([high for _, _, high in parts])
             for boxed in (False, True) if self.ball.p < math.inf else (True,):  # a box is cheap in l_inf alone
                 open_ = np.isin(some, self._unstable(place))
-                below, above = (self.least(end.pick(open_), boxed) for end in ends)
+                below, above = (self.least(end if open_.all() else end.pick(open_), boxed) for end in ends)
                 self.low[place][some[open_]] = np.maximum(self.low[place][some[open_]], below)
                 self.high[place][some[open_]] = np.minimum(self.high[place][some[open_]], -above)
 
@@ -255,7 +255,9 @@ class Bounds:
         if tile is None and node.matrix is None:
             rows = self._picked(some, node.size)
         else:  # rows of the matrix are known without a product
-            rows = tile.blocks[place][np.isin(tile.units[place], some)] if tile is not None else node.matrix[some]  # type: ignore[index]
+            rows = (
+                tile.blocks[place][np.searchsorted(tile.units[place], some)] if tile is not None else node.matrix[some]
+            )  # type: ignore[index]
             start = start if node.bias is None else node.bias[some]
             cost = cost if own is None else own[some]
             place = node.inputs[0]

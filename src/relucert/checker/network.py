@@ -70,12 +70,12 @@ def read(path: str | Path, arithmetic: Outward) -> Network:
     dtypes = {str(value.dtype) for value in tensors.values()}
     require(len(dtypes) == 1, f"the weights have several dtypes: {sorted(dtypes)}")
     shape, nodes = tuple(description["input_shape"]), [Node("input", [], tuple(description["input_shape"]))]
-    for name, build in (("mean", _shift), ("std", _scale)):
+    for name in ("mean", "std"):
         if name in tensors:
             value = arithmetic.numbers(np.broadcast_to(tensors[name], shape).ravel())
             node = Node(name, [len(nodes) - 1], shape)
-            build(node, value, -1 if name == "mean" else True)
             nodes.append(node)
+            _shift(node, value, -1) if name == "mean" else _scale(node, value, divide=True)
     first = len(nodes) - 1
     for entry in description["nodes"][1:]:
         weights = {role: arithmetic.numbers(tensors[name]) for role, name in entry["tensors"].items()}
@@ -128,7 +128,7 @@ def _node(entry: dict[str, Any], inputs: list[int], shapes: list[tuple[int, ...]
     elif kind == "shift" and "constant" in weights:
         _shift(node, np.broadcast_to(weights["constant"], node.shape).ravel(), settings["sign"])
     elif kind == "scale" and "constant" in weights:
-        _scale(node, np.broadcast_to(weights["constant"], node.shape).ravel(), settings["divide"])
+        _scale(node, np.broadcast_to(weights["constant"], node.shape).ravel(), divide=settings["divide"])
     else:
         raise Refused(f"layers of the kind {kind} are not known to this checker")
     return node
@@ -145,7 +145,7 @@ def _shift(node: Node, constant: Array, sign: int) -> None:
     node.apply, node.bias, node.terms = lambda z, absolute=False: z, sign * constant, node.size
 
 
-def _scale(node: Node, constant: Array, divide: bool) -> None:
+def _scale(node: Node, constant: Array, *, divide: bool) -> None:
     factor = 1 / constant if divide else constant  # a rounded quotient counts as one more rounding of every product
     node.apply = lambda z, absolute=False: z * (np.abs(factor) if absolute else factor)
     node.back, node.terms = lambda rows: [rows * factor], 4
@@ -182,13 +182,13 @@ def _conv(node: Node, settings: dict[str, Any], weight: Array, bias: Array | Non
         return found.transpose(0, 2, 1).reshape(len(z), -1)
 
     def back(rows: Array) -> list[Array]:
-        columns = rows.reshape(len(rows), filters, -1).transpose(0, 2, 1).reshape(-1, filters) @ flat
-        columns = columns.reshape(len(rows), rows_out, columns_out, channels, tall, wide)
+        columns = flat.T @ rows.reshape(len(rows), filters, -1)
+        columns = columns.reshape(len(rows), channels, tall, wide, rows_out, columns_out)
         image = np.zeros((len(rows), *padded), dtype=rows.dtype)
         for i in range(tall):
             for j in range(wide):
                 at = np.s_[:, :, i : i + step * (rows_out - 1) + 1 : step, j : j + side * (columns_out - 1) + 1 : side]
-                image[at] += columns[..., i, j].transpose(0, 3, 1, 2)
+                image[at] += columns[:, :, i, j]
         return [image[:, :, top : top + height, left : left + width].reshape(len(rows), -1)]
 
     def window(units: Array) -> tuple[Array, Array]:

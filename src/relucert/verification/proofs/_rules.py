@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,9 @@ class RuleProof:
     proved: np.ndarray
 
 
-def rule_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[RuleProof]:
-    """What rules prove of rows of the logits, level after level."""
+def rule_proof(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> RuleProof:
+    """The proof of rows of the logits by the cheapest rules that prove them all, else by the tightest rules."""
+    bounds, rules, useful, proved = Bounds(net, ball, ball.num, executed), {}, [], np.zeros(len(rows), dtype=bool)
     for inner, final in LEVELS:
         bounds = Bounds(net, ball, ball.num, executed)
         rules = inner_rules(net, ball.p, inner)
@@ -43,7 +44,9 @@ def rule_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray
             if len(open_):
                 proved[open_] = bounds.margins(rows[open_], rule) > 0
                 useful += [rule] * bool(proved[open_].any())
-        yield RuleProof(bounds, rules, useful, proved)
+        if proved.all():
+            break
+    return RuleProof(bounds, rules, useful, proved)
 
 
 def inner_rules(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[str]]:
@@ -56,7 +59,7 @@ def inner_rules(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[
         place = net.nodes[relu].inputs[0]
         while net.nodes[place].moves:
             place = net.nodes[place].inputs[0]
-        if place == 0 or net.nodes[place].kind == "relu":
+        if place == 0 or place in net.relus:
             continue
         mixing, linear = _before(net, place)
         if not linear:

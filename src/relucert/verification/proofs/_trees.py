@@ -46,16 +46,17 @@ def tree_proof(
     if str(decisions[0].verdict) != "robust":
         return None
     units = np.concatenate([np.zeros(0, dtype=np.int32), *search.unstable()]).astype(np.int32)
-    trees, slopes, betas = [], [], []
-    for row in range(len(rows)):
-        found = [leaf for leaf in search.leaves if leaf.row == row]
-        order = _preorder(found, trees)
-        slopes += [leaf.slopes for leaf, _ in order]
-        betas += [leaf.splits[unit][1] for leaf, path in order for unit in path]
+    trees: list[int] = []
+    order = [
+        entry
+        for row in range(len(rows))
+        for entry in _preorder([leaf for leaf in search.leaves if leaf.row == row], trees)
+    ]
+    betas = [leaf.splits[unit][1] for leaf, path in order for unit in path]
     return {
         "tree": np.array(trees, dtype=np.int32),
         "units": units,
-        "slopes": np.stack(slopes),
+        "slopes": np.stack([leaf.slopes for leaf, _ in order]),
         "betas": np.array(betas, dtype=np.float64),
     }
 
@@ -81,8 +82,7 @@ def _preorder(leaves: list[Leaf], tree: list[int]) -> list[tuple[Leaf, list[int]
             continue
         unit = min(common, key=lambda u: abs(sum(leaf.splits[u][0] for leaf in some)))
         tree.append(unit)
-        for sign in (-1, 1):
-            waiting.append(([leaf for leaf in some if leaf.splits[unit][0] == sign], [*path, unit]))
+        waiting += [([leaf for leaf in some if leaf.splits[unit][0] == sign], [*path, unit]) for sign in (-1, 1)]
     return found
 
 

@@ -33,7 +33,7 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs._rules import rule_proofs
+from relucert.verification.proofs._rules import rule_proof
 from relucert.verification.proofs._trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
@@ -89,7 +89,7 @@ class Prover:
         outcome = certificate.header["verdict"]
         buffer = io.BytesIO()
         header = np.frombuffer(json.dumps(certificate.header, allow_nan=False).encode(), dtype=np.uint8)
-        np.savez_compressed(buffer, header=header, **certificate.arrays)
+        np.savez_compressed(buffer, **{"header": header, **certificate.arrays})  # pyright: ignore[reportArgumentType]
         with atomic_write(self.folder / f"{name}.npz") as file:
             file.write(buffer.getvalue())
         self.written[outcome] += 1
@@ -149,12 +149,12 @@ class Prover:
             strict=arithmetic != "real",
         )
         rows = query.prop.rows[0].double().numpy()
-        for found in rule_proofs(self.known, self._ball(query), None if arithmetic == "real" else arithmetic, rows):
-            open_ = np.flatnonzero(~found.proved).tolist()
-            said = {"rules": found.inner, "final": found.final, "trees": open_}
-            if not open_:
-                yield said, {}
-                return
+        found = rule_proof(self.known, self._ball(query), None if arithmetic == "real" else arithmetic, rows)
+        open_ = np.flatnonzero(~found.proved).tolist()
+        said = {"rules": found.inner, "final": found.final, "trees": open_}
+        if not open_:
+            yield said, {}
+            return
         size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
