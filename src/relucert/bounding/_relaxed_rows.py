@@ -48,7 +48,7 @@ class _RelaxedRows(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         layers = _layers(tensors)
         kept, results = [], []
-        for rows in row_pieces(functionals, chain):
+        for rows in row_pieces(functionals, chain, functionals.element_size()):
             which, value = batch[rows], _flat(functionals[rows].unflatten(1, chain.shapes[-1]))
             low = high = value.new_zeros(len(value))
             inner: list[Tensor] = []
