@@ -5,8 +5,8 @@ lies in its box in rational arithmetic and whose outputs satisfy the inequalitie
 onnxruntime and once in float64. timeout: the clock ended the search. unknown: the search ended without an answer.
 
 Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`). Then
-ReLUs are split: where they have one layer by `bab.envelopes`, else with many inputs by `bab.bab`; a clause of several rows is
-there replaced by its most promising row. Then boxes again. Over l2 balls ReLUs alone are split.
+ReLUs are split where every clause is one row: of one layer by `bab.envelopes`, else with many inputs by `bab.bab`; then boxes
+again. Over l2 balls ReLUs alone are split, and a clause of several rows is replaced by its most promising row.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ Stage = Callable[[Tensor], Iterator[Decision]]
 FEW = 10
 #: Seconds of the first search over boxes with more free inputs.
 FIRST = 1.0
-#: Of the time that is left, for splits of ReLUs where clauses have several rows.
-ROWS = 0.3
 #: Seconds of the first search where the ReLUs have one layer.
 SHORT = 0.1
 _DRAWN = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4)  # parts of a distance
@@ -166,12 +164,9 @@ class _Group:
         def relus(open_: Tensor) -> Iterator[Decision]:
             from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
 
-            # Rows alone may be unsafe where clauses are safe: then boxes need the rest of the time.
-            whole = self.query.prop.clauses is None or self.query.p == 2
-            until = deadline if whole else time.monotonic() + ROWS * (deadline - time.monotonic())
             # One problem has the whole batch, and many cheap subproblems decide more than few good ones.
             method = BaB(nodes=10**9, batch=512, width=512, steps=4)
-            for decision in method.decide(self._of_rows(open_), Budget(deadline=until)):
+            for decision in method.decide(self._of_rows(open_), Budget(deadline=deadline)):
                 if decision.witness is not None:
                     self.confirm(decision.witness[None].double(), int(open_[decision.index]))
                 yield decision
@@ -191,7 +186,7 @@ class _Group:
             left = max(0.0, deadline - time.monotonic())
             yield "inputs", boxes(deadline - left + (SHORT if self.free > FEW else left / 2))
             yield "envelopes", envelopes
-        elif self.free > FEW:
+        elif self.free > FEW and self.query.prop.clauses is None:
             yield "inputs", boxes(min(deadline, time.monotonic() + FIRST))
             yield "bab", relus
         yield "inputs", boxes(deadline)
