@@ -45,7 +45,10 @@ def run(config: Reproduce) -> int:
         torch.set_num_threads(1)  # a step on 8 x 8 pixels is over before a second thread has woken up
     plain = ReproduceConfig(**{field.name: getattr(config, field.name) for field in fields(ReproduceConfig)})
     say = (lambda line: None) if config.json else (lambda line: print(line, file=sys.stderr, flush=True))
-    written = reproduce(plain, say, Watcher() if config.json or config.quick else Terminal())
+    try:
+        written = reproduce(plain, say, Watcher() if config.json or config.quick else Terminal())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: what is done is kept, and the same command goes on from there") from None
     if config.json:
         print(json_format.dumps({"out": str(config.out), "files": [str(path) for path in written]}))
         return 0
