@@ -59,9 +59,7 @@ def count(verbose: bool) -> bool:
     files = sorted(PACKAGE.rglob("*.py"))
     texts = {file: file.read_text() for file in files}
     lines = {file: text.count("\n") for file, text in texts.items()}
-    outside = {
-        file: text for file, text in texts.items() if not {"networks", "checker"} & set(file.parts)
-    }
+    outside = {file: text for file, text in texts.items() if not {"networks", "checker"} & set(file.parts)}
     checks = {
         "loops over the graph outside networks/traversal.py": (
             GRAPH_LOOPS,
