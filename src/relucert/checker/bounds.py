@@ -252,12 +252,13 @@ class Bounds:
         """Backward passes of some units and of minus these units; parallel lines give both ends in one pass."""
         node, own, num = self.net.nodes[place], self.own[place], self.num
         start = cost = num.numbers(np.zeros(len(some)))
-        if tile is None and node.matrix is None:
+        if tile is not None:
+            rows = tile.blocks[place][np.searchsorted(tile.units[place], some)]
+        elif node.matrix is not None:
+            rows = node.matrix[some]
+        else:
             rows = self._picked(some, node.size)
-        else:  # rows of the matrix are known without a product
-            rows = (
-                tile.blocks[place][np.searchsorted(tile.units[place], some)] if tile is not None else node.matrix[some]
-            )  # type: ignore[index]
+        if tile is not None or node.matrix is not None:  # rows of the matrix are known without a product
             start = start if node.bias is None else node.bias[some]
             cost = cost if own is None else own[some]
             place = node.inputs[0]
