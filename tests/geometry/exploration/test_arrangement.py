@@ -213,5 +213,6 @@ def test_decisions_outside_their_region_do_not_end_the_search(monkeypatch: Any) 
     assert_witness(net, x, y, 2, UNIT, found)
     monkeypatch.setattr(neighbours, "GROWN", 0)
     stopped = radius(net, x, p=2, method=method)
-    assert bool((found.lower >= stopped.lower).all())
+    one_ulp = 1 - torch.finfo(torch.float64).eps  # the same radius, proved on two ways that round differently
+    assert bool((found.lower >= stopped.lower * one_ulp).all())
     assert bool((found.lower > stopped.lower * (1 + 1e-6)).any())
