@@ -11,11 +11,16 @@ from relucert.experiments.paper.network import PaperNetwork
 from relucert.experiments.paper.step import Step, Verb
 from relucert.reports.figures.certified import certified_figure
 from relucert.reports.figures.drawing import picture_files
+from relucert.reports.intervals import Subject
+from relucert.reports.paper.measured import IMPROVED as NEIGHBOURS
+from relucert.reports.paper.measured import KINDS as ANSWERS
 from relucert.reports.paper.measured import MeasuredNetwork
 from relucert.reports.paper.tables import LAYOUTS, label
 from relucert.reports.published import L2, L2_CIFAR10, Key
 
 KW, THEOREM, IMPROVED = "kw", "region(regions=0)", "region(regions=5)"
+#: The answers that a point must have to count in means and curves: those of the steps of these tables.
+KINDS = tuple(kind for kind in ANSWERS if kind != NEIGHBOURS)
 CW, QUICK_CW = "cw", "cw(searches=3, iterations=50)"
 #: The middle of the radii that the paper searched for the networks of Wong and Kolter in these tables.
 KW_SCHEME = "kw(eps=0.3)"
@@ -38,11 +43,12 @@ def report(networks: Sequence[MeasuredNetwork], out: Path) -> Files:
     """Both tables, and the certified accuracy of every architecture on every data set."""
     files = files_of(LAYOUTS["l2"].comparison(networks), LAYOUTS["l2-cifar10"].comparison(networks))
     for data, model in dict.fromkeys((network.key.data, network.key.model) for network in networks):
-        subjects = {
-            label(network.key.scheme): network.judged
-            for network in networks
-            if (network.key.data, network.key.model) == (data, model) and network.judged is not None
-        }
+        subjects: dict[str, Subject] = {}
+        for network in networks:
+            if (network.key.data, network.key.model) == (data, model):
+                count = network.first(KINDS)
+                subject = network.subject(lambda record, count=count: record.index < count)
+                subjects |= {} if subject is None else {label(network.key.scheme): subject}
         if subjects:
             files |= picture_files(f"l2-certified-{data}-{model}", certified_figure(subjects))
     return files

@@ -111,7 +111,7 @@ class MeasuredNetwork:
         Over the first points, as many as have answers of all the kinds in `within` (`answers`), from all their records, or from
         those of one kind alone. Upper bounds are over the points with a counterexample.
         """
-        count = min(self._first(one) for one in within)
+        count = self.first(within)
         subject = self.subject(
             lambda record: record.index < count and (kind is None or answers(record, kind)), labels=False
         )
@@ -119,6 +119,10 @@ class MeasuredNetwork:
             return None
         found = summary(subject)
         return found.mean_lower, found.mean_upper
+
+    def first(self, within: Collection[str]) -> int:
+        """How many points, from the first, have answers of all these kinds about the predicted class."""
+        return min(self._first(kind) for kind in within)
 
     def _first(self, kind: str) -> int:
         """How many points, from the first, have an answer of a kind about the predicted class."""
