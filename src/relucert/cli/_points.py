@@ -137,8 +137,8 @@ def _word(record: Record) -> str:
 
 def _bound(record: Record) -> str:
     """The bound before rounding was charged."""
-    known = record.margin is not None and record.rounding is not None
-    return f"{record.margin + record.rounding:.4f}" if known else ""
+    margin, charge = record.margin, record.rounding
+    return "" if margin is None or charge is None else f"{margin + charge:.4f}"
 
 
 def _number(value: float | None, digits: int) -> str:
