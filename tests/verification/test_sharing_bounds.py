@@ -14,7 +14,8 @@ import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.preactivations import KnownUnits, SharedUnits, UnitBounds
-from relucert.networks.network import Network
+from relucert.networks.network import Network, in_double
+from relucert.networks.unpooled import unpooled
 from relucert.verification import registry
 from relucert.verification._incomplete import proved_margins, started
 from relucert.verification.bab.bab import BaB
@@ -34,7 +35,7 @@ def query_of(name: str, p: float, dtype: torch.dtype, count: int = 10) -> Query:
 def sharing(query: Query) -> Query:
     return Query(
         **{name: getattr(query, name) for name in query.__dataclass_fields__ if name != "units"},
-        units=SharedUnits.about(query.x, query.ball),
+        units=SharedUnits.about((query.net, query.double), query.x, query.ball),
     )
 
 
@@ -52,7 +53,7 @@ def test_what_is_shared_is_what_a_method_starts_from(name, p, dtype):
     if len(left) == 0:
         return
     part = query.restrict(left)
-    shared = part.units.of(part.x, part.ball, dtype)
+    shared = part.units.of(query.net, part.x, part.ball)
     own = CROWN().start(query.net, part.x, part.ball, dtype)
     assert shared is not None
     begun = started(part, Alpha(), query.net, part.x)
@@ -74,17 +75,27 @@ def test_bounds_of_other_inputs_and_balls_are_not_known():
     proved_margins(query, CROWN())
     some = torch.tensor([9, 7])
     x, ball, units = query.x[some], query.ball.restrict(some), query.units.restrict(some)
-    assert units.of(x, ball, torch.float64) is not None
-    assert units.of(x, ball, torch.float32) is None
-    assert units.of(x.flip(0), ball, torch.float64) is None
-    assert units.of(x, ball.with_eps(ball.eps * (1 + 1e-12)), torch.float64) is None
-    assert units.of(x, ball.without_box(), torch.float64) is None
-    assert units.of(x, rc.Ball(2, ball.eps, (0.0, 1.0 + 1e-12)), torch.float64) is None
-    assert units.of(x, rc.Ball(1, ball.eps), torch.float64) is None
-    known = KnownUnits()
-    known.add(some, query.units.of(query.x[some], ball, torch.float64) or units.of(x, ball, torch.float64))
-    units.add(x, ball.without_box(), torch.float32, known)
-    assert units.of(x, ball, torch.float32) is None
+    net = query.double
+    assert units.of(net, x, ball) is not None
+    assert units.of(network("fc deep", torch.float32), x, ball) is None
+    assert units.of(net, x.flip(0), ball) is None
+    assert units.of(net, x, ball.with_eps(ball.eps * (1 + 1e-12))) is None
+    assert units.of(net, x, ball.without_box()) is None
+    assert units.of(net, x, rc.Ball(2, ball.eps, (0.0, 1.0 + 1e-12))) is None
+    assert units.of(net, x, rc.Ball(1, ball.eps)) is None
+    other = in_double(network("fc", torch.float32))
+    units.add(other, x, ball, units.known[torch.float64])
+    assert units.of(other, x, ball) is None
+
+
+@torch.no_grad()
+def test_bounds_of_a_network_are_not_those_of_the_same_one_without_max_pools():
+    query = sharing(query_of("max pool", 2.0, torch.float64))
+    proved_margins(query, CROWN())
+    assert query.units is not None
+    part = query.restrict(query.units.known[torch.float64].parts[0][0])
+    assert part.units.of(part.double, part.x, part.ball) is not None
+    assert part.units.of(unpooled(part.double), part.x, part.ball) is None
 
 
 def test_bounds_in_the_order_in_which_they_are_wanted():

@@ -71,7 +71,7 @@ class FilterRows:
             with torch.no_grad():
                 # The drift pays for the value. Minima over a receptive field are sums of as many terms as it has pixels, and
                 # what is folded into the filters is rounded besides.
-                steps = charge.steps * gamma(filters.shape[1] + 16, x.dtype) / gamma(x[0].numel() + 16, x.dtype)
+                steps = charge.steps * gamma(filters.shape[1] + 16, x.dtype) / gamma(x.shape[1:].numel() + 16, x.dtype)
                 largest = charge.largest.reshape(x.shape)
                 size = propagate(graph, _Absolute(), {0: largest}, [step.last])[step.last].flatten(1)
                 count = 1 + len(affine_ancestors(graph, step.last)[0]) / 8

@@ -140,36 +140,41 @@ class KnownUnits:
 class SharedUnits:
     """Pre-activation bounds of inputs over a ball that methods leave to one another, by the dtype of the computation.
 
-    They hold for real arithmetic and for the executed network, and for these inputs and balls alone: of others nothing is
-    known. A dtype's bounds are as tight as those that a method starts from. `places` are those of some of the inputs.
+    They hold for real arithmetic and for the executed network, and for these networks, inputs and balls alone: of others, such
+    as the same network with its max pools written as ReLUs, nothing is known. `nets` are the network and its copies in other
+    dtypes, with the same graph. A dtype's bounds are as tight as those that a method starts from. `places` are those of some
+    of the inputs.
     """
 
+    nets: tuple[Network, ...]
     x: Float[Tensor, " all *input"]
     ball: Ball
     places: Int[Tensor, " batch"]
     known: dict[torch.dtype, KnownUnits] = field(default_factory=dict)
 
     @staticmethod
-    def about(x: Float[Tensor, " batch *input"], ball: Ball) -> SharedUnits:
+    def about(nets: tuple[Network, ...], x: Float[Tensor, " batch *input"], ball: Ball) -> SharedUnits:
         """Nothing yet about a batch."""
-        return SharedUnits(x, ball, torch.arange(len(x), device=x.device))
+        return SharedUnits(nets, x, ball, torch.arange(len(x), device=x.device))
 
     def restrict(self, index: Int[Tensor, " n"]) -> SharedUnits:
         """Those of some of the inputs; what is added to them is known here as well."""
         return replace(self, places=self.places[index])
 
-    def add(self, x: Tensor, ball: Ball, dtype: torch.dtype, known: KnownUnits) -> None:
-        """Keep bounds that were computed in a dtype, by their positions among x."""
-        if self._about(x, ball):
+    def add(self, net: Network, x: Tensor, ball: Ball, known: KnownUnits) -> None:
+        """Keep bounds of a network's units, computed in its dtype, by their positions among x."""
+        if self._about(net, x, ball):
             for index, units in known.parts:
-                self.known.setdefault(dtype, KnownUnits()).add(self.places[index], units)
+                self.known.setdefault(net.dtype, KnownUnits()).add(self.places[index], units)
 
-    def of(self, x: Tensor, ball: Ball, dtype: torch.dtype) -> UnitBounds | None:
-        """The bounds of all of x that were computed in a dtype; None where an input has none."""
-        known = self.known.get(dtype)
-        return known.of(self.places) if known is not None and self._about(x, ball) else None
+    def of(self, net: Network, x: Tensor, ball: Ball) -> UnitBounds | None:
+        """The bounds of all of x that were computed in the dtype of a network; None where an input has none."""
+        known = self.known.get(net.dtype)
+        return known.of(self.places) if known is not None and self._about(net, x, ball) else None
 
-    def _about(self, x: Tensor, ball: Ball) -> bool:
+    def _about(self, net: Network, x: Tensor, ball: Ball) -> bool:
+        if not any(net is one for one in self.nets):
+            return False
         own, before = self.x[self.places], self.ball.restrict(self.places)
         if not (torch.equal(own, x) and before.p == ball.p and (before.box is None) == (ball.box is None)):
             return False

@@ -101,9 +101,8 @@ class Stages:
         """Those for the rows of some switching nodes."""
         none = (1,) * len(graph[0].shape)
         own = {node.index: windows.widths for node, windows in zip(graph.switches, graph.windows, strict=True)}
-        needed: dict[int, tuple[int, ...]] = {0: none} | {
-            graph.switches[place].index: none for place in range(max(places) + 1)
-        }
+        needed: dict[int, tuple[int, ...]] = {0: none}
+        needed.update((graph.switches[place].index, none) for place in range(max(places) + 1))
         # Roots that one node reads meet in its value, so they need the same colours: until nothing changes any more.
         reads = [affine_ancestors(graph, node.inputs[0])[1] for node in graph.switches[: max(places) + 1]]
         before: dict[int, tuple[int, ...]] | None = None

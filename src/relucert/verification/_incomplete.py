@@ -255,7 +255,7 @@ def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Mar
 
 def started(query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"]) -> UnitBounds:
     """The bounds of the units that a method starts from: those that an earlier one has left, or its own."""
-    shared = query.units.of(query.x, query.ball, x.dtype) if query.units is not None and method.shares else None
+    shared = query.units.of(net, query.x, query.ball) if query.units is not None and method.shares else None
     if shared is None:
         return method.start(net, x, query.ball, query.net.dtype)
     return shared.charged(net, x, query.ball, query.net.dtype)
@@ -307,7 +307,7 @@ class _Pass:
         if len(index):
             self._timed()._improve(0, index, query, before[0])
         if share and query.units is not None and self.method.shares:
-            query.units.add(query.x, ball, self.x.dtype, self.units[0])
+            query.units.add(self.net, query.x, ball, self.units[0])
         if not self.alone or ball.box is None:
             return
         open_ = ~query.proves(_joint(self.best)[..., 1:]).all(1)

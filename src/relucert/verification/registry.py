@@ -146,7 +146,7 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
     """
     known = [_Known() for _ in range(len(query))]
     if 2 * query.double.hidden_units * len(query) * torch.float64.itemsize <= SHARED:
-        query = replace(query, units=SharedUnits.about(query.x, query.ball))
+        query = replace(query, units=SharedUnits.about((query.net, query.double), query.x, query.ball))
     open_ = list(range(len(query)))
     for stage in stages:
         left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))

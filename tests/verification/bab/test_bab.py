@@ -333,7 +333,7 @@ def test_max_pools_are_decided_just_inside_and_just_outside_their_distance(name,
 def test_radii_of_networks_with_max_pools_are_narrow(p):
     net = network("max pool")
     x = inputs(net, 2)
-    found = rc.radius(net, x, p=p, method="auto", tol=0.01)
+    found = rc.radius(net, x, p=p, method="auto", tol=0.01, timeout=300)
     assert bool((found.upper <= found.lower * 1.0101).all())
     if p != 2:
         truth = rc.radius(net, x, p=p, method="mip")
