@@ -140,10 +140,9 @@ class KnownUnits:
 class SharedUnits:
     """Pre-activation bounds of inputs over a ball that methods leave to one another, by the dtype of the computation.
 
-    They hold for real arithmetic and for the executed network, and for these networks, inputs and balls alone: of others, such
-    as the same network with its max pools written as ReLUs, nothing is known. `nets` are the network and its copies in other
-    dtypes, with the same graph. A dtype's bounds are as tight as those that a method starts from. `places` are those of some
-    of the inputs.
+    They hold for real arithmetic and the executed network, and for these `nets` (a network in several dtypes), inputs and balls
+    alone: nothing is known of others. A dtype's bounds are as tight as those that a method starts from. `places` are those of
+    some of the inputs.
     """
 
     nets: tuple[Network, ...]
@@ -173,10 +172,9 @@ class SharedUnits:
         return known.of(self.places) if known is not None and self._about(net, x, ball) else None
 
     def _about(self, net: Network, x: Tensor, ball: Ball) -> bool:
-        if not any(net is one for one in self.nets):
-            return False
         own, before = self.x[self.places], self.ball.restrict(self.places)
-        if not (torch.equal(own, x) and before.p == ball.p and (before.box is None) == (ball.box is None)):
+        shape = (before.p, before.box is None) == (ball.p, ball.box is None)
+        if not (shape and any(net is one for one in self.nets) and torch.equal(own, x)):
             return False
         sides = zip(before.bounds(own), ball.bounds(x), strict=True)
         return torch.equal(before.reach(own.double()), ball.reach(x.double())) and all(
