@@ -141,8 +141,7 @@ class SharedUnits:
     """Pre-activation bounds of inputs over a ball that methods leave to one another, by the dtype of the computation.
 
     They hold for real arithmetic and the executed network, and for these `nets` (a network in several dtypes), inputs and balls
-    alone: nothing is known of others. A dtype's bounds are as tight as those that a method starts from. `places` are those of
-    some of the inputs.
+    alone. A dtype's bounds are as tight as those that a method starts from. `places` are those of some of the inputs.
     """
 
     nets: tuple[Network, ...]

@@ -104,7 +104,7 @@ class Search:
     recorded = False
 
     def __init__(self, query: Query, method: BaB, budget: Budget):
-        self.query = replace(query, double=unpooled(query.double))
+        self.query = replace(query, double=unpooled(query.double)) if query.double.graph.max_pools else query
         self.double, self.x, self.ball, self.prop = self.query.double, query.wide, query.ball, query.prop
         self.method, self.budget, self.limit = method, budget, budget.each(len(query))
         self.found = Outcome.nothing(query.wide)
