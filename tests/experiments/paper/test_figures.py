@@ -60,14 +60,14 @@ def test_the_theorem_has_both_cases(folder):
     for number in (0, 1):
         point = torch.tensor(found[f"point{number}"], dtype=torch.float32)[None]
         seen = rc.distances(net, point, net.predict(point), p=2.0)
-        assert float(seen.region[0]) == pytest.approx(float(found[f"d_b{number}"]), rel=1e-4)
-        assert float(seen.decision[0]) == pytest.approx(float(found[f"d_d{number}"]), rel=1e-4)
+        assert seen.region[0].item() == pytest.approx(float(found[f"d_b{number}"]), rel=1e-4)
+        assert seen.decision[0].item() == pytest.approx(float(found[f"d_d{number}"]), rel=1e-4)
         for name in ("b", "d"):
             end = found[f"on_{'region' if name == 'b' else 'decision'}{number}"]
             assert np.linalg.norm(end - found[f"point{number}"]) == pytest.approx(float(found[f"d_{name}{number}"]))
     # Where the decision hyperplane is nearer, its nearest point is a tie of the network.
     logits = net(torch.tensor(found["on_decision1"], dtype=torch.float32)[None])[0]
-    assert float(logits[0] - logits[1]) == pytest.approx(0.0, abs=1e-5)
+    assert (logits[0] - logits[1]).item() == pytest.approx(0.0, abs=1e-5)
 
 
 def test_a_plane_goes_through_images_of_three_classes():
