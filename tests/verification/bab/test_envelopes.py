@@ -15,7 +15,7 @@ from relucert.core.errors import InvalidInput
 from relucert.core.properties import Property
 from relucert.core.verdict import Verdict
 from relucert.networks.network import Network, in_double
-from relucert.verification.bab._envelope_program import EnvelopeProgram, Lines, bounded
+from relucert.verification.bab._envelope_program import EnvelopeProgram, LinearRows, bounded
 from relucert.verification.bab._layer_margin import LayerMargin, Region
 from relucert.verification.bab.bab import BaB
 from relucert.verification.bab.envelopes import Envelopes
@@ -122,7 +122,7 @@ def test_cuts_keep_every_point_where_the_margin_is_not_positive() -> None:
     cut, kept = 0, 0
     for seed in range(8):
         for margin in _margins(_query(seed, 0.6)):
-            none = Lines(np.zeros(0, dtype=np.int64), np.zeros((0, len(margin.p))))
+            none = LinearRows(np.zeros(0, dtype=np.int64), np.zeros((0, len(margin.p))))
             for region in _regions(rng, margin):
                 found = bounded(margin, region, none, 4, math.inf)
                 x = _inside(margin, region, _points(rng, margin))
@@ -143,7 +143,7 @@ def test_cuts_keep_every_point_where_the_margin_is_not_positive() -> None:
 
 def test_envelopes_tighten_the_program() -> None:
     margin = _margins(_query(1, 0.8, inputs=10, units=30))[0]
-    none = Lines(np.zeros(0, dtype=np.int64), np.zeros((0, 10)))
+    none = LinearRows(np.zeros(0, dtype=np.int64), np.zeros((0, 10)))
     first = EnvelopeProgram(margin, margin.root(), none).solve(10.0)
     assert first is not None
     best = bounded(margin, margin.root(), none, 8, math.inf)

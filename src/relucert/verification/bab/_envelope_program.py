@@ -26,15 +26,15 @@ _PASSED = 1e-6  # of the range of a unit: an envelope that is passed by less is 
 _LEAST = 1e-300
 
 
-class Lines(NamedTuple):
-    """Lines above ReLUs: units and slopes; offsets depend on the region."""
+class LinearRows(NamedTuple):
+    """LinearRows above ReLUs: units and slopes; offsets depend on the region."""
 
     unit: Int[np.ndarray, " lines"]
     slopes: Float[np.ndarray, "lines inputs"]
 
-    def restrict(self, which: NDArray[np.bool_]) -> Lines:
+    def restrict(self, which: NDArray[np.bool_]) -> LinearRows:
         """Some of them."""
-        return Lines(self.unit[which], self.slopes[which])
+        return LinearRows(self.unit[which], self.slopes[which])
 
 
 class EnvelopeProgram:
@@ -43,7 +43,7 @@ class EnvelopeProgram:
     `lines` are those of the region around, made valid for this one, and all that were added.
     """
 
-    def __init__(self, margin: LayerMargin, region: Region, lines: Lines):
+    def __init__(self, margin: LayerMargin, region: Region, lines: LinearRows):
         self.margin, self.region = margin, region
         self.unstable = (region.least < 0) & (region.most > 0)
         self.lines = lines.restrict(self.unstable[lines.unit])
@@ -96,7 +96,7 @@ class EnvelopeProgram:
         rows[np.arange(len(unit)), self.column[unit]] = 1.0
         return rows
 
-    def _add(self, highs: Highs, lines: Lines) -> None:
+    def _add(self, highs: Highs, lines: LinearRows) -> None:
         """Add lines above units, with the offsets that make them so in the region."""
         if len(lines.unit):
             e = self.margin.offsets(self.region, lines.unit, lines.slopes, np.ones(len(lines.unit)))
@@ -139,9 +139,9 @@ class EnvelopeProgram:
         size = self.region.most[self.above] - self.region.least[self.above]
         passed = self.y > slopes @ self.x + e + _PASSED * size
         if passed.any():
-            new = Lines(self.above[passed], slopes[passed])
+            new = LinearRows(self.above[passed], slopes[passed])
             self._add(self.highs, new)
-            self.lines = Lines(
+            self.lines = LinearRows(
                 np.concatenate([self.lines.unit, new.unit]), np.concatenate([self.lines.slopes, new.slopes])
             )
         return bool(passed.any())
@@ -155,10 +155,10 @@ class Bounded(NamedTuple):
     below: Lower
     x: Array
     gaps: Array
-    lines: Lines
+    lines: LinearRows
 
 
-def bounded(margin: LayerMargin, region: Region, lines: Lines, rounds: int, deadline: float) -> Bounded:
+def bounded(margin: LayerMargin, region: Region, lines: LinearRows, rounds: int, deadline: float) -> Bounded:
     """Solve the program of a region again and again, with the envelopes at its minimisers; at worst the bound of chords."""
     program, most = EnvelopeProgram(margin, region, lines), len(margin.b)
     _, h = margin.chord(region)

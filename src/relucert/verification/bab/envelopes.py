@@ -26,7 +26,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.verdict import Reason
 from relucert.polytopes.certificates import Array
 from relucert.verification.bab._confirming import Confirm, falsifying
-from relucert.verification.bab._envelope_program import Bounded, Lines, bounded
+from relucert.verification.bab._envelope_program import Bounded, LinearRows, bounded
 from relucert.verification.bab._layer_margin import LayerMargin, Region
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
@@ -133,7 +133,7 @@ class _Search:
 
     def run(self, confirm: Confirmed) -> str | None:
         """None if the margin is proved to be positive, or the reason why not."""
-        none = Lines(np.zeros(0, dtype=np.int64), np.zeros((0, len(self.margin.p))))
+        none = LinearRows(np.zeros(0, dtype=np.int64), np.zeros((0, len(self.margin.p))))
         if self._bound(self.margin.root(), none, 3 * self.method.rounds, confirm):
             return FALSIFIED
         while self.open:
@@ -153,7 +153,7 @@ class _Search:
                     return FALSIFIED
         return None
 
-    def _bound(self, region: Region, lines: Lines, rounds: int, confirm: Confirmed) -> bool:
+    def _bound(self, region: Region, lines: LinearRows, rounds: int, confirm: Confirmed) -> bool:
         """Bound a region, and keep what is left of it; whether a counterexample was found."""
         self.nodes += 1
         found = bounded(self.margin, region, lines, rounds, self.deadline)
