@@ -284,7 +284,7 @@ def leading_convolution(graph: Graph, node: int) -> Step | None:
         place = graph[place].inputs[0]
     nodes.reverse()
     cores = [place for place, each in enumerate(nodes) if isinstance(each.op, Conv2d)]
-    if len(cores) != 1 or not all(isinstance(each.op, Affine) for each in nodes):
+    if len(cores) != 1 or not all(each.is_affine for each in nodes):
         return None
     before, core, behind = nodes[: cores[0]], nodes[cores[0]], nodes[cores[0] + 1 :]
     step = Step(tuple(before), core, tuple(behind), None, graph[node].shape)
