@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import relucert as rc
+from relucert.bounding.methods.crown import Alpha
 from relucert.core.errors import OutOfTime
 from relucert.core.progress import followed, remaining
+from relucert.core.verdict import Reason
 from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.network import Network
 from relucert.networks.traversal import ending, look
-from relucert.verification.verifier import GRACE
+from relucert.verification import _incomplete
+from relucert.verification._incomplete import bounded
+from relucert.verification.verifier import GRACE, Query
 from zoo import inputs, network, randomised
 
 METHODS = ("crown", "alpha", "bab", "auto", "mip")
@@ -78,6 +85,7 @@ def test_pieces_keep_what_is_proved_before_the_deadline(monkeypatch) -> None:
     net = Network(
         randomised(nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))), (4,)
     )
+    monkeypatch.setattr(_incomplete, "COUNTED", 0)  # as if the network were larger: the clock decides
     x = inputs(net, 40, 0)
     y, ball = net.predict(x), rc.Ball(math.inf, 1e-4)
     every = rc.certify(net, x, y, ball, "crown").verdict.count(rc.Verdict.ROBUST)
@@ -90,6 +98,64 @@ def test_pieces_keep_what_is_proved_before_the_deadline(monkeypatch) -> None:
         assert all(reason == "time" for reason in found.reason if reason) or seconds == 50.0
     assert 0 < counts[0] < counts[2] == every
     assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown", "auto"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_takes_few_multiplications_is_proved_whatever_the_clock_says(name: str, method: str, monkeypatch) -> None:
+    """A clock that jumps by an hour whenever it is read loses no verdict of a bound of a small network."""
+    net, x, y = question(name)
+    ball = rc.Ball(math.inf, 1e-3)
+    expected = rc.certify(net, x, y, ball, "ibp" if method == "ibp" else "crown").verdict
+    assert rc.Verdict.ROBUST in expected
+    monkeypatch.setattr(time, "monotonic", CountedClock(3600.0))
+    found = rc.certify(net, x, y, ball, method, timeout=1e-3, workers=1, progress=False).verdict
+    monkeypatch.undo()
+    pairs = list(zip(expected, found, strict=True))
+    assert all(one is other for one, other in pairs if one is rc.Verdict.ROBUST)
+    assert all(other in (one, rc.Verdict.UNKNOWN, rc.Verdict.VULNERABLE) for one, other in pairs)
+
+
+def test_a_bound_that_a_deadline_ends_keeps_what_it_has_proved() -> None:
+    """Verdicts are those of the whole bound, or UNKNOWN for want of time: the more of the former, the later the deadline."""
+    net, x, y = question("cnn")
+    query = Query.of(net.float(), x.float(), y, rc.Ball(math.inf, 0.02))
+    whole, found = bounded(query, Alpha(steps=5)), []
+    clock = CountedClock(0.01)
+    for seconds in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 100.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "monotonic", clock)
+            with ending(clock.now + seconds):
+                found.append(bounded(query, Alpha(steps=5)))
+    for part in found:
+        assert bool((part.proved <= whole.proved).all())
+        assert bool((part.margin <= whole.margin).all())
+        assert part.timed.tolist() == [part.cut and not proved for proved in part.proved.tolist()]
+        assert not part.cut or set(part.reasons.values()) <= {Reason.TIME}
+    counts = [int(part.proved.sum()) for part in found]
+    assert counts[0] == 0
+    assert counts == sorted(counts)
+    assert (counts[-1], found[-1].cut) == (int(whole.proved.sum()), False)
+    assert any(part.cut and bool(part.proved.any()) for part in found), (
+        "what CROWN has proved before the slopes is kept"
+    )
+
+
+def test_no_compiler_of_torch_is_imported_while_a_clock_runs() -> None:
+    """Networks and adjoints need no part of torch that takes seconds to import, which inputs would be charged for."""
+    code = f"""
+import math, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import relucert as rc
+from zoo import inputs, network
+for name in ("cnn", "residual", "leaky", "transposed"):
+    net = network(name)
+    x = inputs(net, 2, 0)
+    rc.certify(net, x, net.predict(x), rc.Ball(math.inf, 0.01), "alpha(steps=2)")
+print(sorted({{"sympy", "torch._dynamo"}} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]", found.stdout
 
 
 def test_radii_come_in_time_and_are_never_below_those_of_crown(monkeypatch) -> None:

@@ -1,11 +1,10 @@
-"""How verbs print: a table of points from their records, a table of verdicts, and the line that says what to do next."""
+"""How verbs print: a table of points from their records, and a table of verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relucert.records.answers import method_of, why
@@ -81,13 +80,6 @@ def print_points(records: Sequence[Record], show: int) -> None:
     """The first points as a table, if any are wanted."""
     if show:
         print_table(points_table(records[:show]))
-
-
-def next_step(records: Path, undecided: int = 0) -> str:
-    """The last line of a verb: a command that makes sense now."""
-    if undecided:
-        return f"next: relucert show {records} --verdict unknown   (or a longer --timeout)"
-    return f"next: relucert report {records} -o report.html"
 
 
 def ball_text(record: Record) -> str:

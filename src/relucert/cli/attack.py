@@ -32,7 +32,8 @@ EXAMPLES = ("relucert attack runs/mnist-fc1-mmr-2 --p 2 --points 100",)
 def run(config: Attack) -> int:
     """Attack with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
-    from relucert.cli._points import line, next_step, print_points, print_table, verdicts_table
+    from relucert.cli._next import next_report
+    from relucert.cli._points import line, print_points, print_table, verdicts_table
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
@@ -61,5 +62,5 @@ def run(config: Attack) -> int:
         print(f"robust error {ends[0]:.2%} to {ends[1]:.2%}: an attack proves nothing about the points it leaves")
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
-    print(next_step(plain.records))
+    print(next_report(plain))
     return 0

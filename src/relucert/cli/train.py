@@ -116,6 +116,7 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
+    from relucert.cli._next import next_line
     from relucert.training.loop import train
     from relucert.training.progress import ERROR_OF, Terminal, Watcher
     from relucert.training.ranks import process_group
@@ -134,6 +135,6 @@ def run(config: Train) -> int:
         if "pgd_error" in last:
             print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
         print()
-    print(f"network: {done.folder}")
-    print(f"next: relucert certify {done.folder}   (or evaluate, radius, attack; data, norm and radius are known)")
+    print(f"network: {done.folder}; certify, radius, attack and evaluate take its data, norm and radius from there")
+    print(next_line("certify", done.folder))
     return 0

@@ -324,10 +324,7 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     if tensor.dim() == 1 and len(tensor) == shape[0] and len(shape) > 1:
         tensor = tensor.reshape(-1, *(1,) * (len(shape) - 1))
     axes = tensor.dim() in (0, len(shape))
-    try:
-        fits = axes and torch.broadcast_shapes(tensor.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
+    fits = axes and all(one in (1, size) for one, size in zip(reversed(tensor.shape), reversed(shape), strict=False))
     if not fits or not bool(torch.isfinite(tensor).all()):
         raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}, got {value!r}")
     return tensor

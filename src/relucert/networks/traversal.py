@@ -49,6 +49,20 @@ def ending(deadline: float) -> Iterator[None]:
         _deadline.reset(token)
 
 
+@contextmanager
+def regardless() -> Iterator[None]:
+    """What runs inside is not ended by any deadline around it: for work that is so little that no clock needs to end it.
+
+    >>> with ending(time.monotonic() - 1), regardless():
+    ...     look()
+    """
+    token = _deadline.set(math.inf)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
 def look() -> None:
     """Raise `OutOfTime` if the deadline has passed: to be called wherever a computation may take long."""
     deadline = _deadline.get()
@@ -183,6 +197,11 @@ class Graph:
     def hidden_units(self) -> int:
         """The number of piecewise linear units: every ReLU, and every window of a max pool."""
         return sum(math.prod(node.shape) for node in self.switches)
+
+    @cached_property
+    def multiplications(self) -> int:
+        """Those of a pass forward with one input."""
+        return sum(node.op.terms * math.prod(node.shape) for node in self.affine_nodes)
 
     @cached_property
     def one_layer(self) -> bool:
