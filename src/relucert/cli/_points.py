@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import shlex
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from relucert.records.answers import method_of, why
@@ -83,11 +87,35 @@ def print_points(records: Sequence[Record], show: int) -> None:
         print_table(points_table(records[:show]))
 
 
-def next_step(records: Path, undecided: int = 0) -> str:
-    """The last line of a verb: a command that makes sense now."""
+def say(text: str) -> None:
+    """Print a sentence; on a terminal it is broken between words."""
+    if sys.stdout.isatty():
+        width = max(20, shutil.get_terminal_size().columns)
+        text = fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text)
+
+
+def next_step(verb: str, *arguments: object, why: str = "") -> str:
+    """The last line of a verb: a command that makes sense now, as the shell takes it; `why` is a comment behind it.
+
+    >>> next_step("report", Path("my runs/mmr"), "-o", "report.html")
+    "next: relucert report 'my runs/mmr' -o report.html"
+    """
+    command = " ".join(["relucert", verb, *(shlex.quote(str(argument)) for argument in arguments)])
+    return f"next: {command}{f'  # {why}' if why else ''}"
+
+
+def after_records(records: Path, undecided: int = 0) -> str:
+    """The command after records were made: a report about them, or a look at the points that are undecided."""
+    source = records.parent if records.name == "records.jsonl" and records.parent.name else records
     if undecided:
-        return f"next: relucert show {records} --verdict unknown   (or a longer --timeout)"
-    return f"next: relucert report {records} -o report.html"
+        return next_step("show", source, "--verdict", "unknown", why="or the same again with a longer --timeout")
+    return next_step("report", source, "-o", "report.html")
+
+
+def error_text(ends: tuple[float, float]) -> str:
+    """The robust error, as an interval where it is one."""
+    return f"{ends[0]:.2%}" if ends[0] == ends[1] else f"{ends[0]:.2%} to {ends[1]:.2%}"
 
 
 def ball_text(record: Record) -> str:
