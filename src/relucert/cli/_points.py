@@ -115,7 +115,7 @@ def after_records(records: Path, undecided: int = 0) -> str:
 
 def error_text(ends: tuple[float, float]) -> str:
     """The robust error, as an interval where it is one."""
-    return f"{ends[0]:.2%}" if ends[0] == ends[1] else f"{ends[0]:.2%} to {ends[1]:.2%}"
+    return f"{ends[0]:.2%}" if math.isclose(*ends) else f"{ends[0]:.2%} to {ends[1]:.2%}"
 
 
 def ball_text(record: Record) -> str:
