@@ -1,14 +1,12 @@
-"""How verbs print: a table of points from their records, a table of verdicts, and the line that says what to do next."""
+"""How verbs print: sentences, a table of points from their records, and a table of verdicts."""
 
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -93,24 +91,6 @@ def say(text: str) -> None:
         width = max(20, shutil.get_terminal_size().columns)
         text = fill(text, width, break_long_words=False, break_on_hyphens=False)
     print(text)
-
-
-def next_step(verb: str, *arguments: object, why: str = "") -> str:
-    """The last line of a verb: a command that makes sense now, as the shell takes it; `why` is a comment behind it.
-
-    >>> next_step("report", Path("my runs/mmr"), "-o", "report.html")
-    "next: relucert report 'my runs/mmr' -o report.html"
-    """
-    command = " ".join(["relucert", verb, *(shlex.quote(str(argument)) for argument in arguments)])
-    return f"next: {command}{f'  # {why}' if why else ''}"
-
-
-def after_records(records: Path, undecided: int = 0) -> str:
-    """The command after records were made: a report about them, or a look at the points that are undecided."""
-    source = records.parent if records.name == "records.jsonl" and records.parent.name else records
-    if undecided:
-        return next_step("show", source, "--verdict", "unknown", why="or the same again with a longer --timeout")
-    return next_step("report", source, "-o", "report.html")
 
 
 def error_text(ends: tuple[float, float]) -> str:

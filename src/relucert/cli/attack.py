@@ -32,7 +32,8 @@ EXAMPLES = ("relucert attack runs/mnist-fc1-mmr-2 --p 2 --points 100",)
 def run(config: Attack) -> int:
     """Attack with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
-    from relucert.cli._points import after_records, error_text, line, print_points, print_table, say, verdicts_table
+    from relucert.cli._next import next_report
+    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
@@ -61,5 +62,5 @@ def run(config: Attack) -> int:
         say(f"robust error {ends}: an attack proves nothing about the points it leaves")
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
-    print(after_records(plain.records))
+    print(next_report(plain))
     return 0

@@ -32,7 +32,8 @@ EXAMPLES = ("relucert certify runs/mnist-fc1-mmr-inf --method crown --points 200
 def run(config: Certify) -> int:
     """Certify with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
-    from relucert.cli._points import after_records, error_text, line, print_points, print_table, say, verdicts_table
+    from relucert.cli._next import next_open, next_report
+    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
     from relucert.evaluation.certify import CertifyTask, Verdicts
     from relucert.evaluation.union import UnionTask
 
@@ -63,5 +64,7 @@ def run(config: Certify) -> int:
         said = {"none": "without a certificate"}
         written = ", ".join(f"{count} {said.get(kind, kind)}" for kind, count in proofs.items())
         print(f"certificates: {plain.proofs} ({written or 'none'})")
-    print(after_records(plain.records, found.counts["unknown"]))
+    if any(record.reason == "time" for record in found.records):
+        print("a longer --timeout may decide more points")
+    print(next_open(plain.records) if found.counts["unknown"] else next_report(plain))
     return 0

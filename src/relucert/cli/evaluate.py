@@ -29,7 +29,8 @@ EXAMPLES = ('relucert evaluate runs/mnist-fc1-mmr-inf --attack "pgd(steps=40, re
 def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
     from relucert.cli._bar import followed
-    from relucert.cli._points import error_text, next_step, say
+    from relucert.cli._next import next_proofs
+    from relucert.cli._points import error_text, say
     from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
@@ -53,6 +54,5 @@ def run(config: Evaluate) -> int:
             f"hyperplanes (d_D) {found.mean_d_d:.4g}; exact distance to the nearest change of decision on {found.exact:.2%}"
         )
     print(f"records: {plain.records}")
-    about = ("--data", plain.data, "--p", f"{plain.norm:g}", "--eps", f"{result.eps:.6g}")
-    print(next_step("certify", plain.model, *about))
+    print(next_proofs(plain))
     return 0

@@ -35,7 +35,7 @@ EXAMPLES = ("relucert merge part1.jsonl part2.jsonl -o all.jsonl",)
 
 def run(config: Merge) -> int:
     """Merge, and say how many records are new."""
-    from relucert.cli._points import next_step
+    from relucert.cli._next import next_line
     from relucert.records.store import RecordStore
     from relucert.reports.sources import open_records
 
@@ -49,5 +49,5 @@ def run(config: Merge) -> int:
         print(json_format.dumps({"out": str(config.out), "new": new, "records": total}))
         return 0
     print(f"{config.out} has {total} records, {new} of them new")
-    print(next_step("report", config.out, "-o", "report.html"))
+    print(next_line("report", config.out, "-o", "report.html"))
     return 0

@@ -31,7 +31,8 @@ EXAMPLES = ("relucert radius runs/mnist-fc1-mmr-2 --p 2 --points 100 --timeout 2
 def run(config: Radius) -> int:
     """Find the radii with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed
-    from relucert.cli._points import after_records, line, plain, print_points, say
+    from relucert.cli._next import next_report
+    from relucert.cli._points import line, plain, print_points, say
     from relucert.evaluation.radius import Radii, RadiusTask
 
     radii = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
@@ -56,5 +57,5 @@ def run(config: Radius) -> int:
     say(f"exact on {found.share_exact:.1%} of the {right} correctly classified points: both ends meet")
     print_points(found.records, config.show)
     print(f"records: {radii.records}")
-    print(after_records(radii.records))
+    print(next_report(radii))
     return 0

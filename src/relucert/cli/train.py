@@ -116,7 +116,8 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
-    from relucert.cli._points import next_step, say
+    from relucert.cli._next import next_line
+    from relucert.cli._points import say
     from relucert.training.loop import train
     from relucert.training.progress import ERROR_OF, Terminal, Watcher
     from relucert.training.ranks import process_group
@@ -137,6 +138,6 @@ def run(config: Train) -> int:
                 f"robust error at least {last['pgd_error']:.2%} (PGD, first {last['pgd_points']}, eps {last['eps']:.4g})"
             )
         say(", ".join(said))
-    print(f"network: {done.folder}")
-    print(next_step("certify", done.folder))
+    say(f"network: {done.folder}; certify, radius, attack and evaluate take its data, norm and radius from there")
+    print(next_line("certify", done.folder))
     return 0

@@ -115,7 +115,8 @@ class JudgedConfig(PointsConfig):
         super().__post_init__()
         if self._needs_eps and self._default_radius is None:
             raise InvalidInput(
-                f"eps must be given for p={self.norm:g} on {self.data!r}: the paper has no radius for it"
+                f"eps must be given for p={self.norm:g} on {self.data!r}, which has no radius of its own: --eps 0.01, say, in "
+                "the units of the inputs"
             )
 
     @property
