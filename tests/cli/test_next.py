@@ -75,7 +75,8 @@ def test_what_follows_an_evaluation_is_about_the_same_question(more, out, place,
     assert run(words) == 0
     page = (place / "report.html").read_text()
     assert "could not be read" not in page, "the report shows the inputs"
-    assert ("report.html" in words) and (not out or words[words.index("--networks") + 1] == "net.safetensors")
+    assert "report.html" in words
+    assert not out or words[words.index("--networks") + 1] == "net.safetensors"
 
 
 def test_undecided_points_are_shown(place, capsys):

@@ -61,7 +61,8 @@ def _radius(value: float) -> str:
 
 def run(config: Compare) -> int:
     """Print figures side by side, how verdicts move, and points on request."""
-    from relucert.cli._points import next_step, print_table, say
+    from relucert.cli._next import next_line
+    from relucert.cli._points import print_table, say
     from relucert.reports.comparison import comparisons
     from relucert.reports.intervals import subjects
     from relucert.reports.sources import named_stores
@@ -79,7 +80,7 @@ def run(config: Compare) -> int:
         if config.show:
             print_table(_points(found, config.show))
     if not config.json:
-        print(next_step("report", config.first, config.second, "-o", "report.html"))
+        print(next_line("report", config.first, config.second, "-o", "report.html"))
     return 0
 
 

@@ -74,7 +74,7 @@ EXAMPLES = ("relucert sweep --data digits --scheme mmr --epochs 5 --vary lam=1,2
 
 def run(config: Sweep) -> int:
     """Do the sweep, and print the leaderboard."""
-    from relucert.cli._points import next_step
+    from relucert.cli._next import next_line
     from relucert.reports.sweep import require_plots
     from relucert.sweeps.config import SweepConfig
     from relucert.sweeps.sweep import sweep
@@ -95,7 +95,7 @@ def run(config: Sweep) -> int:
     _print(done.rows)
     print(f"leaderboard{' and plot' if config.plot else ''}: {done.folder}")
     if done.rows[0].certified_error is not None:
-        print(next_step("certify", done.best, why="on test points; the leaderboard is about held-out examples"))
+        print(next_line("certify", done.best))
     return 0
 
 
