@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 LEGEND = (
     "plain is ordinary training, at is training on adversarial examples, mmr is the paper's regulariser, l_inf or l_2 the norm "
     "trained for.",
-    "correct: right at the image itself; survives: still right after an attack (PGD) within the radius; proved: right for every "
-    "image within the radius.",
+    "correct: right at the image itself; survives: still right after an attack (PGD) within the radius; proved: right for "
+    "every image within the radius.",
 )
 
 
