@@ -38,7 +38,8 @@ bench: $(STAMP)  ## every benchmark, as ratios against a baseline measured in th
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relucert needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relucert needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@echo "setting up $(VENV): some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,scip,onnx,vnnlib,dask,sweep,tensorboard]"
 	touch $(STAMP)

@@ -105,6 +105,7 @@ def test_tables_of_features(tmp_path: Path, text: str) -> None:
     data = dataset(str(tmp_path / "own.csv"))
     assert torch.equal(data.x_test, torch.tensor([[1, 2.5], [-3, 4e-2]]))
     assert (data.class_names, data.y_test.tolist(), data.box) == (("x", "y"), [0, 1], None)
+    assert data.spec.columns == (("a", "b") if "a" in text else ())
 
 
 @pytest.fixture(scope="module")

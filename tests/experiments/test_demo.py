@@ -35,4 +35,4 @@ def test_the_table_has_a_row_for_every_run_and_the_report_comes_last(tmp_path, m
     assert ["plain", *cells] in rows
     assert [["mmr+at", norm, *cells] in rows for norm in ("l_inf", "l_2")] == [True, True]
     assert len(written[0].sources) == 7
-    assert str(written[0].out.resolve()) in out.splitlines()[-1]
+    assert out.splitlines()[-1] == f"next: open {written[0].out.resolve().as_uri()} in a browser"

@@ -123,9 +123,11 @@ def test_tables_show_features(tmp_path):
     stored, _ = document(out)
     (subject,) = stored["subjects"]
     assert stored["data"]["table.csv"]["kind"] == "table"
+    assert stored["data"]["table.csv"]["columns"] == ["a", "b", "c", "d"]
     assert subject["changes"]
     for index, changes in subject["changes"].items():
-        assert sorted(j for j, _, _ in changes) == [0, 1, 2, 3]
+        assert sorted(j for j, *_ in changes) == [0, 1, 2, 3]
+        assert all(change == pytest.approx(z - x, rel=1e-3, abs=1e-6) for _, x, z, change in changes)
         assert changes[0][1] == pytest.approx(float(numbers[int(index), changes[0][0]]), rel=1e-4)
 
 

@@ -97,7 +97,8 @@ def test_figures_of_the_page_are_those_of_python(tab, made):
             figures = summary(subject, eps)
             cells = rows.nth(i).locator("td").all_inner_texts()
             assert cells[1] == f"{100 * figures.test_error:.1f} %"
-            assert cells[2] == f"{100 * figures.least_error:.1f} % to {100 * figures.most_error:.1f} %"
+            ends = dict.fromkeys(f"{100 * error:.1f} %" for error in (figures.least_error, figures.most_error))
+            assert cells[2] == " to ".join(ends)
 
 
 def test_filters_and_sorting(tab, made):
@@ -117,6 +118,17 @@ def test_filters_and_sorting(tab, made):
     assert tab.locator("#grid .thumb").count() == POINTS
     tab.click("#models th:nth-child(4) button")
     assert tab.get_attribute("#models th:nth-child(4)", "aria-sort") == "ascending"
+
+
+def test_no_point_that_fits_is_said_and_all_come_back(tab):
+    assert tab.is_hidden("#all")
+    for verdict in ("robust", "unknown", "vulnerable", "misclassified"):
+        tab.uncheck(f"input[value={verdict}]")
+    assert tab.inner_text("#count") == f"No point fits these filters: 0 of {POINTS} points"
+    assert tab.locator("#grid .thumb").count() == 0
+    tab.click("#all")
+    assert tab.locator("#grid .thumb").count() == POINTS
+    assert tab.is_hidden("#all")
 
 
 def test_keys_open_a_point_go_on_and_come_back(tab):

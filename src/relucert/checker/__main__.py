@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json as json_format
 import sys
 import time
 from collections import Counter
@@ -14,8 +15,11 @@ from relucert.checker.check import check
 from relucert.checker.network import read
 
 
-def run(folder: Path, network: Path, exact: bool = False) -> int:
-    """Print a line for every certificate and a summary; 0 if all are CHECKED, 1 if one is not, 2 if nothing can be checked."""
+def run(folder: Path, network: Path, exact: bool = False, json: bool = False) -> int:
+    """Print a line for every certificate and a summary, as text or as JSON.
+
+    Returns 0 if all are CHECKED, 1 if one is not, 2 if nothing can be checked.
+    """
     num = Rational() if exact else Outward()
     try:
         net = read(network, num)
@@ -37,12 +41,18 @@ def run(folder: Path, network: Path, exact: bool = False) -> int:
         except Exception as error:  # a damaged certificate may break anything, and must break nothing else
             word, text = "NOT CHECKED", f"the certificate makes no sense: {type(error).__name__}: {error}"
         counts[word] += 1
+        if json:
+            claim = {name: header.get(name) for name in ("p", "eps", "label", "point")}
+            print(json_format.dumps({"file": path.name, "result": word, "text": text, **claim}), flush=True)
+            continue
         ball = f"l_{header.get('p')} {header.get('eps')}, class {header.get('label')}, input {str(header.get('point'))[:12]}"
         print(f"{path.name}: {word}: {text}; {ball}", flush=True)
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
-    print(
-        f"{len(paths)} files: {words or 'nothing to check'}; network {net.digest[:12]}, {time.monotonic() - started:.1f} s"
-    )
+    seconds = time.monotonic() - started
+    if json:
+        print(json_format.dumps({"summary": dict(counts) | {"network": net.digest, "seconds": seconds}}))
+    else:
+        print(f"{len(paths)} files: {words or 'nothing to check'}; network {net.digest[:12]}, {seconds:.1f} s")
     return 1 if counts["NOT CHECKED"] else 0 if paths else 2
 
 
@@ -52,8 +62,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--exact", action="store_true", help="rational numbers instead of float64: for small networks")
+    parser.add_argument(
+        "--json", action="store_true", help="a line of JSON for every certificate and one for the summary"
+    )
     given = parser.parse_args()
-    return run(given.folder, given.network, given.exact)
+    return run(given.folder, given.network, given.exact, given.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""How verbs print: a table of points from their records, and a table of verdicts."""
+"""How verbs print: sentences, a table of points from their records, and a table of verdicts."""
 
 from __future__ import annotations
 
 import math
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from relucert.records.answers import method_of, why
@@ -80,6 +83,19 @@ def print_points(records: Sequence[Record], show: int) -> None:
     """The first points as a table, if any are wanted."""
     if show:
         print_table(points_table(records[:show]))
+
+
+def say(text: str) -> None:
+    """Print a sentence; on a terminal it is broken between words."""
+    if sys.stdout.isatty():
+        width = max(20, shutil.get_terminal_size().columns)
+        text = fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text)
+
+
+def error_text(ends: tuple[float, float]) -> str:
+    """The robust error, as an interval where it is one."""
+    return f"{ends[0]:.2%}" if math.isclose(*ends) else f"{ends[0]:.2%} to {ends[1]:.2%}"
 
 
 def ball_text(record: Record) -> str:

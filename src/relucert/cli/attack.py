@@ -33,7 +33,7 @@ def run(config: Attack) -> int:
     """Attack with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
     from relucert.cli._next import next_report
-    from relucert.cli._points import line, print_points, print_table, verdicts_table
+    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})
@@ -51,15 +51,15 @@ def run(config: Attack) -> int:
         return 0
     norm = "l_inf" if math.isinf(plain.norm) else f"l_{plain.norm:g}"
     within = ", nearest examples" if plain.eps is None else f" {plain.eps:.4g}"
-    print(f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}: {len(task)} points, {found.seconds:.1f} s")
+    say(f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}: {len(task)} points, {found.seconds:.1f} s")
     print_table(verdicts_table(found.records, found.points))
-    print(
+    say(
         f"{found.falsified} of {found.points - found.misclassified} correctly classified points falsified; distance of the "
         f"examples: mean {found.mean_distance:.5f}, median {found.median_distance:.5f}"
     )
     if found.robust_error is not None:
-        ends = found.robust_error
-        print(f"robust error {ends[0]:.2%} to {ends[1]:.2%}: an attack proves nothing about the points it leaves")
+        ends = error_text(found.robust_error)
+        say(f"robust error {ends}: an attack proves nothing about the points it leaves")
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
     print(next_report(plain))

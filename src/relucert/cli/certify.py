@@ -33,7 +33,7 @@ def run(config: Certify) -> int:
     """Certify with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
     from relucert.cli._next import next_open, next_report
-    from relucert.cli._points import line, print_points, print_table, verdicts_table
+    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
     from relucert.evaluation.certify import CertifyTask, Verdicts
     from relucert.evaluation.union import UnionTask
 
@@ -49,15 +49,15 @@ def run(config: Certify) -> int:
         return 0
     wanted = ", as executed" if plain.arithmetic == "executed" else ""
     balls = " and ".join(f"{'l_inf' if math.isinf(p) else f'l_{p:g}'} {eps:.4g}" for p, eps in plain.balls)
-    print(f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}: {len(task)} points, {found.seconds:.1f} s")
+    say(f"{plain.model} on {plain.data}, {balls}, {plain.method}{wanted}: {len(task)} points, {found.seconds:.1f} s")
     print_table(verdicts_table(found.records, found.points))
     if len(found.records) < found.points:
         print(f"{found.points - len(found.records)} points were not reached in {plain.run_timeout:g} s")
     if robust := found.counts["robust"]:
-        print(
+        say(
             f"{found.executed} of {robust} proofs also cover the network as it runs, with the rounding of its arithmetic"
         )
-    print(f"robust error {found.robust_error[0]:.2%} to {found.robust_error[1]:.2%}")
+    say(f"robust error {error_text(found.robust_error)}: misclassified, or not proved")
     print_points(found.records, config.show)
     print(f"records: {plain.records}")
     if plain.proofs is not None:

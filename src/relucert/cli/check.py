@@ -20,6 +20,8 @@ class Check:
     """The network they are about, a .safetensors file or a run's folder."""
     exact: bool = False
     """Rational numbers instead of float64 with outward rounding. For small networks, and real arithmetic."""
+    json: bool = False
+    """Print JSON: a line for every certificate and one for the summary."""
 
 
 CONFIG = Check
@@ -34,4 +36,4 @@ def run(config: Check) -> int:
     if not config.folder.is_dir():
         raise InvalidInput(f"folder must be a folder of certificates, got {config.folder}")
     network = config.network / "model.safetensors" if config.network.is_dir() else config.network
-    return check(config.folder, network, config.exact)
+    return check(config.folder, network, config.exact, config.json)

@@ -61,7 +61,8 @@ def _radius(value: float) -> str:
 
 def run(config: Compare) -> int:
     """Print figures side by side, how verdicts move, and points on request."""
-    from relucert.cli._points import print_table
+    from relucert.cli._next import next_line
+    from relucert.cli._points import print_table, say
     from relucert.reports.comparison import comparisons
     from relucert.reports.intervals import subjects
     from relucert.reports.sources import named_stores
@@ -71,13 +72,15 @@ def run(config: Compare) -> int:
         if config.json:
             print(json_format.dumps(_json(found)))
             continue
-        print(
+        say(
             f"{found.first.data}, l_{found.first.p:g} {found.eps:.4g}, verdicts on the {found.shared} points that both have:"
         )
         print_table(_figures(found))
         print_table(_moves(found))
         if config.show:
             print_table(_points(found, config.show))
+    if not config.json:
+        print(next_line("report", config.first, config.second, "-o", "report.html"))
     return 0
 
 

@@ -30,6 +30,7 @@ def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_proofs
+    from relucert.cli._points import error_text, say
     from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
@@ -39,16 +40,16 @@ def run(config: Evaluate) -> int:
         print(json_format.dumps(result.to_json() | {"records": str(plain.records)}))
         return 0
     norm = "l_inf" if result.p == float("inf") else f"l_{result.p:g}"
-    print(f"{plain.model} on {plain.data}, {norm} {result.eps:.4g}, {result.attack}, {result.seconds:.1f} s")
-    print(f"test error {result.test_error:.2%} of the whole test set")
+    say(f"{plain.model} on {plain.data}, {norm} {result.eps:.4g}, {result.attack}, {result.seconds:.1f} s")
+    say(f"test error {result.test_error:.2%} of the whole test set")
     proved = "the attack alone proves nothing" if result.regions is None else "the rest is proved by the region theorem"
-    print(
-        f"robust error {result.robust_error[0]:.2%} to {result.robust_error[1]:.2%} of the first {result.points} points: "
+    say(
+        f"robust error {error_text(result.robust_error)} of the first {result.points} points: "
         f"misclassified or falsified, and {proved}"
     )
     if result.regions is not None:
         found = result.regions
-        print(
+        say(
             f"linear regions: mean distance to the boundary of the region (d_B) {found.mean_d_b:.4g}, to the decision "
             f"hyperplanes (d_D) {found.mean_d_d:.4g}; exact distance to the nearest change of decision on {found.exact:.2%}"
         )

@@ -21,7 +21,7 @@ GROUPS = {
     },
     "what was found": {
         "reproduce": "tables and figures of the paper, beside its own",
-        "check": "certificates of `certify --proofs`, derived again by an independent checker",
+        "check": "certificates of `certify --proofs`, derived again independently",
         "report": "one HTML page: tables, curves, every test point",
         "show": "points of records, by verdict, class or method",
         "compare": "two evaluations side by side, and where they differ",
@@ -43,8 +43,8 @@ _HELP = ("-h", "--help")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
-    Exit codes: 0 done, 1 `doctor` has found a fault or `supports` says no, 2 wrong arguments or input, 130 interrupted, 141 the
-    reader of standard output closed the pipe.
+    Exit codes: 0 done, 1 `doctor` has found a fault, `check` a certificate without a proof, or `supports` says no, 2 wrong
+    arguments or input, 130 interrupted, 141 the reader of standard output closed the pipe.
     """
     try:
         try:
@@ -149,7 +149,8 @@ def _help() -> str:
             "relucert VERB --help   the flags of a verb, on a screen",
             "relucert help VERB     all about them",
             "relucert --version",
-            "Exit codes: 0 done, 1 a fault found or not supported, 2 wrong arguments or input,",
-            "130 interrupted, 141 the reader has closed the pipe.",
+            "",
+            "Exit codes: 0 done, 1 checked and not good (doctor, check, supports),",
+            "2 wrong arguments or input, 130 interrupted, 141 the reader closed the pipe.",
         ]
     )  # fmt: skip

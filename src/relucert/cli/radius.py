@@ -32,7 +32,7 @@ def run(config: Radius) -> int:
     """Find the radii with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_report
-    from relucert.cli._points import line, plain, print_points
+    from relucert.cli._points import line, plain, print_points, say
     from relucert.evaluation.radius import Radii, RadiusTask
 
     radii = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
@@ -45,16 +45,16 @@ def run(config: Radius) -> int:
         print(json_format.dumps({"summary": summary | {"records": str(radii.records)}}))
         return 0
     right = len(found.records) - found.misclassified
-    print(
+    say(
         f"{radii.model} on {radii.data}, l_{radii.norm:g}, {radii.method}: {len(task)} points, {found.misclassified} of them "
         f"misclassified, {found.seconds:.1f} s"
     )
-    print(f"mean lower {found.mean_lower:.5f}: no change of the decision is nearer (proved)")
-    print(
+    say(f"mean lower {found.mean_lower:.5f}: no change of the decision is nearer (proved)")
+    say(
         f"mean upper {found.mean_upper:.5f}: distance of the nearest adversarial example found, on "
         f"{right - found.without_witness} points"
     )
-    print(f"exact on {found.share_exact:.1%} of the {right} correctly classified points: both ends meet")
+    say(f"exact on {found.share_exact:.1%} of the {right} correctly classified points: both ends meet")
     print_points(found.records, config.show)
     print(f"records: {radii.records}")
     print(next_report(radii))

@@ -32,6 +32,7 @@ EXAMPLES = ("relucert report runs/plain runs/mmr -o report.html",)
 
 def run(config: Report) -> int:
     """Write the page, and say what is in it and where it is."""
+    from relucert.cli._points import error_text, say
     from relucert.experiments.report import report
     from relucert.reports.intervals import summary
 
@@ -47,9 +48,10 @@ def run(config: Report) -> int:
         return 0
     for one in found:
         figures = summary(one)
-        print(
-            f"{one.name} on {one.data}, l_{one.p:g} {one.eps:g}: test error {figures.test_error:.1%}, robust error "
-            f"{figures.least_error:.1%} to {figures.most_error:.1%} of {figures.points} points"
+        say(
+            f"{one.name} on {one.data}, l_{one.p:g} {one.eps:g}: test error {figures.test_error:.2%}, robust error "
+            f"{error_text((figures.least_error, figures.most_error))} of {figures.points} points"
         )
-    print(f"report: {config.out} ({size / 1e6:.1f} MB); open it in a browser")
+    print(f"report: {config.out} ({size / 1e6:.1f} MB)")
+    print(f"next: open {config.out.resolve().as_uri()} in a browser")
     return 0

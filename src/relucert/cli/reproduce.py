@@ -31,10 +31,10 @@ EXAMPLES = (
 
 def run(config: Reproduce) -> int:
     """Run experiments and print the files that were written."""
-    from relucert.experiments.paper.registry import LIST, listing
+    from relucert.experiments.paper.registry import LIST, entries, listing
 
     if config.name == LIST:
-        print(listing(config.runs))
+        print(json_format.dumps(entries(config.runs)) if config.json else listing(config.runs))
         return 0
     from relucert.experiments.paper.reproduce import reproduce
     from relucert.training.progress import Terminal, Watcher

@@ -47,7 +47,8 @@ EXAMPLES = ("relucert show runs/mnist-fc1-mmr-inf --verdict unknown",)
 
 def run(config: Show) -> int:
     """Print the points that are wanted, and how many there are."""
-    from relucert.cli._points import line, points_table, print_table
+    from relucert.cli._next import next_line
+    from relucert.cli._points import line, points_table, print_table, say
     from relucert.records.answers import method_of
     from relucert.reports.sources import open_records
 
@@ -77,5 +78,6 @@ def run(config: Show) -> int:
     if left < 0:
         print(f"{-left} of {len(found)} rows are left out; --most {len(found)} shows them all")
     if not found:
-        print(f"no record of {store.path} is like that; it has {len(store)} records")
+        say(f"no record of {store.path} is like that; it has {len(store)} records")
+    print(next_line("report", config.records, "-o", "report.html"))
     return 0

@@ -69,11 +69,12 @@ COMMON = (
     "out",
 )
 ALSO = ("train", TrainConfig)
-EXAMPLES = ("relucert sweep --data digits --scheme mmr --epochs 5 --vary lam=0.5,1,2 gamma=0.1,0.2",)
+EXAMPLES = ("relucert sweep --data digits --scheme mmr --epochs 5 --vary lam=1,2 gamma=0.1,0.2",)
 
 
 def run(config: Sweep) -> int:
     """Do the sweep, and print the leaderboard."""
+    from relucert.cli._next import next_line
     from relucert.reports.sweep import require_plots
     from relucert.sweeps.config import SweepConfig
     from relucert.sweeps.sweep import sweep
@@ -93,6 +94,8 @@ def run(config: Sweep) -> int:
         return 0
     _print(done.rows)
     print(f"leaderboard{' and plot' if config.plot else ''}: {done.folder}")
+    if done.rows[0].certified_error is not None:
+        print(next_line("certify", done.best))
     return 0
 
 

@@ -66,7 +66,7 @@ CONFIG = Train
 COMMON = ("data", "model", "scheme", "p", "eps", "epochs", "out")
 EXAMPLES = (
     "relucert train --data mnist --model fc1 --scheme mmr --p 2 --epochs 20",
-    'relucert train --data digits --scheme "mmr(lambda=2, gamma_B=0.1)" --out runs/mmr',
+    'relucert train --data digits --scheme "mmr(lambda=2)" --out runs/mmr',
 )
 
 
@@ -117,6 +117,7 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.cli._next import next_line
+    from relucert.cli._points import say
     from relucert.training.loop import train
     from relucert.training.progress import ERROR_OF, Terminal, Watcher
     from relucert.training.ranks import process_group
@@ -131,10 +132,12 @@ def run(config: Train) -> int:
         return 0
     last = done.last
     if last:
-        print(", ".join(f"{name.replace('_', ' ')} {last[name]:.2%}" for name in ERROR_OF if name in last), end="")
+        said = [f"{name.replace('_', ' ')} {last[name]:.2%}" for name in ERROR_OF if name in last]
         if "pgd_error" in last:
-            print(f", PGD error {last['pgd_error']:.2%} (first {last['pgd_points']}, eps {last['eps']:.4g})", end="")
-        print()
-    print(f"network: {done.folder}; certify, radius, attack and evaluate take its data, norm and radius from there")
+            said.append(
+                f"robust error at least {last['pgd_error']:.2%} (PGD, first {last['pgd_points']}, eps {last['eps']:.4g})"
+            )
+        say(", ".join(said))
+    say(f"network: {done.folder}; certify, radius, attack and evaluate take its data, norm and radius from there")
     print(next_line("certify", done.folder))
     return 0

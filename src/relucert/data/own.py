@@ -47,10 +47,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Examples (N, ...) as uint8 images (N, H, W[, C]) or float32 numbers (N, *input), and the name of the class of each."""
+    """Examples (N, ...) as uint8 images (N, H, W[, C]) or float32 numbers (N, *input), and the name of the class of each.
+
+    `columns`: the names of features, where a table has them.
+    """
 
     x: np.ndarray
     labels: Sequence[str]
+    columns: tuple[str, ...] = ()
 
 
 def is_own(source: str) -> bool:
@@ -109,7 +113,7 @@ def _dataset(path: Path, splits: dict[str, _Split]) -> Dataset:
     spec = Spec(
         name=path.resolve().name, title=f"own data in {path.name}", home="", input_shape=shape, class_names=names,
         train=len(arrays.get("y_train", ())), test=len(arrays["y_test"]), own=True,
-        box=(0.0, 1.0) if _in_pixels(arrays, shape) else None,
+        box=(0.0, 1.0) if _in_pixels(arrays, shape) else None, columns=next(iter(splits.values())).columns,
     )  # fmt: skip
 
     def read(key: str) -> np.ndarray:
@@ -352,7 +356,8 @@ def _table(path: Path, input_shape: Shape | None) -> _Split:
                 raise DamagedData(f"{path} line {number} must hold numbers besides its label, got {cell!r}")
         features.append([float(cell) for cell in cells])
     labels = [row[label].strip() for row in rows[named:]]
-    return _Split(_numbers(path, np.array(features), input_shape), labels)
+    columns = tuple(name.strip() for column, name in enumerate(rows[0]) if column != label) if named else ()
+    return _Split(_numbers(path, np.array(features), input_shape), labels, columns)
 
 
 def _is_number(cell: str) -> bool:

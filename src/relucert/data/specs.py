@@ -27,6 +27,7 @@ class Spec:
     `levels` is the value of a white pixel: images in [0, 1] are the raw uint8 values divided by it.
     `shared_names`: another data set uses the same file names, so that archives are only searched in the subfolder with the name
     of this data set. `box` is the range of all inputs, None if they have none; `own`: the data are not a published set.
+    `columns`: the names of the features, where inputs are rows of a table that names them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Spec:
     shared_names: bool = False
     box: tuple[float, float] | None = (0.0, 1.0)
     own: bool = False
+    columns: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:

@@ -173,7 +173,7 @@ class RadiusConfig(PointsConfig):
     timeout: float | None = None
     """Seconds that a point may cost. Its share of its batch's. None: 5 for auto, and no limit for other methods."""
     box: bool = True
-    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside the data's range, too."""
     labels: bool = True
     """Ask about the label; a misclassified point has radius 0. --no-labels: ask about the predicted class, not the label."""
     arithmetic: Literal["real", "executed"] = "real"
@@ -205,7 +205,7 @@ class CertifyConfig(JudgedConfig):
     points: int | None = 1000
     """How many test points, from the first; None: all."""
     box: bool = True
-    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside the data's range, too."""
     arithmetic: Literal["real", "executed"] = "real"
     """What a proof must cover. With `real` real arithmetic with the stored weights, with `executed` also the network as it runs
     in its dtype, with its rounding."""
@@ -248,7 +248,7 @@ class AttackConfig(PointsConfig):
     """The attack, such as "pgd(steps=40)", fab or best. Within eps pgd or apgd (the default); for the smallest perturbations
     cw, ddn, fab, region or best (the default)."""
     box: bool = True
-    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside that range, too."""
+    """Only inputs in the range of the data count, [0, 1] for images. --no-box: count inputs outside the data's range, too."""
     labels: bool = True
     """Attack the label; a misclassified point has distance 0. --no-labels: attack the predicted class, not the label."""
 

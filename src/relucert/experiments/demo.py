@@ -18,7 +18,7 @@ from relucert.evaluation.evaluate import evaluate
 from relucert.evaluation.radius import radii
 from relucert.experiments.report import report
 from relucert.reports.config import ReportConfig
-from relucert.reports.demo import DemoRow, sentence, table
+from relucert.reports.demo import LEGEND, DemoRow, sentence, table
 from relucert.training.config import TrainConfig
 from relucert.training.loop import train
 
@@ -65,13 +65,13 @@ def demo(folder: Path) -> None:
     out = folder / REPORT
     sources = tuple(config.folder for config in configs)
     report(ReportConfig(sources=sources, out=out, title="Digits: trained, attacked and proved", slices=SLICES))
-    for line in (
-        "correct: right at the image itself; survives: still right after an attack (PGD) within the radius; proved: right for "
-        "every image within the radius.",
+    for text in (
+        *LEGEND,
         sentence(rows, eps, images),
-        f"Report with every image: {out.resolve()} (open it in a browser). {time.perf_counter() - started:.0f} s.",
+        f"{time.perf_counter() - started:.0f} s. Report with every image:",
     ):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False)
+    console.print(f"next: open {out.resolve().as_uri()} in a browser", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,12 @@ def _data(name: str, about: Sequence[Subject], config: ReportConfig, shape: tupl
         "the records."
     )  # fmt: skip
     return ShownData(
-        title=found.spec.title, class_names=found.class_names, shape=found.input_shape, inputs=inputs, why=why
+        title=found.spec.title,
+        class_names=found.class_names,
+        shape=found.input_shape,
+        inputs=inputs,
+        why=why,
+        columns=found.spec.columns,
     )
 
 

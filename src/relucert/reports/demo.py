@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+#: What the words of the table mean.
+LEGEND = (
+    "plain is ordinary training, at is training on adversarial examples, mmr is the paper's regulariser, l_inf or l_2 the norm "
+    "trained for.",
+    "correct: right at the image itself; survives: still right after an attack (PGD) within the radius; proved: right for "
+    "every image within the radius.",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DemoRow:
     """Shares of all test images, of one network: classified correctly, and for each ball survived (PGD) and proved.
@@ -43,7 +52,7 @@ def sentence(rows: Sequence[DemoRow], eps: float, images: int) -> str:
 
     >>> plain = DemoRow(name="plain", correct=0.98, shares=((0.5, 0.02),), last=True)
     >>> mmr = DemoRow(name="mmr", correct=0.95, shares=((0.8, 0.79),), last=True)
-    >>> print(sentence([plain, mmr], 0.1, 100))
+    >>> print(sentence([plain, mmr], 0.1, 100))  # doctest: +NORMALIZE_WHITESPACE
     Just proved: for 79 of 100 test images, no change of the pixels by up to 0.1 each can change the correct answer of the
     network trained with mmr; for the plainly trained network this is proved for 2.
     """
@@ -51,6 +60,6 @@ def sentence(rows: Sequence[DemoRow], eps: float, images: int) -> str:
     counts = [round(images * row.shares[0][1]) for row in (best, rows[0])]
     return (
         f"Just proved: for {counts[0]} of {images} test images, no change of the pixels by up to {eps:g} each can change the "
-        f"correct answer of the\nnetwork trained with {best.name}; for the plainly trained network this is proved for "
+        f"correct answer of the network trained with {best.name}; for the plainly trained network this is proved for "
         f"{counts[1]}."
     )

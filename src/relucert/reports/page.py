@@ -33,13 +33,17 @@ SCRIPTS = ("figures.js", "overview.js", "point.js", "explorer.js", "page.js")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShownData:
-    """A data set on a page: names of classes, and inputs by index; `why` says why there are none."""
+    """A data set on a page: names of classes, and inputs by index; `why` says why there are none.
+
+    `columns` are the names of features, where a table has them.
+    """
 
     title: str
     class_names: Sequence[str]
     shape: tuple[int, ...] = ()
     inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
     why: str = ""
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,7 +115,7 @@ def _data(data: ShownData, share: float) -> dict[str, Any]:
         where = {index: place for place, index in enumerate(kept)}
         return found | {"kind": "image", "channels": data.shape[0], "sheet": sheet.to_json(), "tiles": where}
     rows = {index: [_short(value) for value in data.inputs[index].ravel()[:SHOWN]] for index in indices}
-    return found | {"kind": "table", "features": math.prod(data.shape), "values": rows}
+    return found | {"kind": "table", "features": math.prod(data.shape), "columns": list(data.columns), "values": rows}
 
 
 def _subject(subject: Subject, data: ShownData, shown: ShownSubject, share: float) -> dict[str, Any]:
@@ -165,7 +169,9 @@ def _changes(data: ShownData, shown: ShownSubject, share: float) -> dict[str, An
     for index in indices:
         order = np.argsort(-np.abs(changes[index].ravel()), kind="stable")[:SHOWN]
         x, z = data.inputs[index].ravel(), shown.witnesses[index].ravel()
-        rows[index] = [[int(j), _short(float(x[j]), 6), _short(float(z[j]), 6)] for j in order]
+        rows[index] = [
+            [int(j), _short(float(x[j]), 7), _short(float(z[j]), 7), _short(float(z[j]) - float(x[j]))] for j in order
+        ]
     return {"changes": rows}
 
 

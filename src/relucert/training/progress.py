@@ -1,4 +1,7 @@
-"""The display of a run: a bar with the loss, the errors and the time left, and a line for every evaluation."""
+"""The display of a run: a bar with the loss, the errors and the time left, and a line for every evaluation.
+
+A line has what the terminal is wide enough for, in a file everything; `metrics.jsonl` in the run's folder has all figures.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Terminal(Watcher):
         console = Console(stderr=True, highlight=False)
         columns = (
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             TextColumn("{task.percentage:>3.0f}% {task.fields[said]}"),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -51,7 +54,8 @@ class Terminal(Watcher):
             def callback(done: int, **measured: Any) -> None:
                 bar.update(task, completed=done, said=_short(config, done, total, measured))
                 if not measured.keys().isdisjoint(ERROR_OF):
-                    console.print(_line(config, measured), soft_wrap=True)
+                    width = console.width if console.is_terminal else None
+                    console.print(_line(config, measured, width), soft_wrap=width is None)
 
             yield callback
 
@@ -59,17 +63,22 @@ class Terminal(Watcher):
 def _short(config: TrainConfig, done: int, total: int, measured: dict[str, Any]) -> str:
     epochs = config.settings.epochs
     said = [f"epoch {min(epochs, (done - 1) * epochs // total + 1)}/{epochs}"]
-    return " ".join([*said, f"loss {measured['loss']:.3f} training error {measured['train_error']:.1%}"])
+    return " ".join([*said, f"loss {measured['loss']:.3f} error {measured['train_error']:.1%}"])
 
 
-def _line(config: TrainConfig, measured: dict[str, Any]) -> str:
-    said = [f"loss {measured['loss']:.4f}"]
-    said += [f"{words} {measured[name]:.3f}" for name, words in WORDS.items() if name in measured]
-    said += [f"{name.replace('_', ' ')} {measured[name]:.2%}" for name in ERROR_OF if name in measured]
+def _line(config: TrainConfig, measured: dict[str, Any], width: int | None = None) -> str:
+    """The line of an evaluation, errors first; of the terms of the loss as many as `width` columns hold."""
+    errors = [f"{name.replace('_', ' ')} {measured[name]:.2%}" for name in ERROR_OF if name in measured]
     if "pgd_error" in measured:
-        about = f"PGD, first {measured['pgd_points']}, eps {measured['eps']:.4g}"
-        said += [f"robust error at least {measured['pgd_error']:.2%} ({about})"]
-    return f"{_name(config)} epoch {measured['epoch']}/{config.settings.epochs}: {', '.join(said)}"
+        about = f" (PGD, first {measured['pgd_points']}, eps {measured['eps']:.4g})" if width is None else ""
+        errors.append(f"robust error at least {measured['pgd_error']:.2%}{about}")
+    terms = [f"loss {measured['loss']:.4f}"]
+    terms += [f"{words} {measured[name]:.3f}" for name, words in WORDS.items() if name in measured]
+    line = f"{_name(config)} epoch {measured['epoch']}/{config.settings.epochs}: {', '.join(errors)}"
+    for term in terms:
+        if width is None or len(f"{line}, {term}") <= width:
+            line = f"{line}, {term}"
+    return line
 
 
 def _name(config: TrainConfig) -> str:

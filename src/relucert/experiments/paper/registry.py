@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from relucert.core.errors import InvalidInput
 from relucert.experiments.paper import (
@@ -35,14 +36,29 @@ def chosen(name: str) -> list[Experiment]:
     return [EXPERIMENTS[name]]
 
 
-def listing(runs: Path) -> str:
+def entries(runs: Path) -> list[dict[str, Any]]:
     """What every experiment is, what it needs, how many of its networks are among existing runs, and how long it takes."""
-    lines, finished = [], finished_runs(runs)
-    for experiment in EXPERIMENTS.values():
-        there = sum(network.existing(finished, None) is not None for network in experiment.networks)
+    finished = finished_runs(runs)
+    return [
+        {
+            "name": experiment.name,
+            "title": experiment.title,
+            "data": list(experiment.data),
+            "networks": len(experiment.networks),
+            "existing": sum(network.existing(finished, None) is not None for network in experiment.networks),
+            "hours": experiment.hours,
+        }
+        for experiment in EXPERIMENTS.values()
+    ]
+
+
+def listing(runs: Path) -> str:
+    """`entries` as text, and the command that begins the first of them."""
+    lines = []
+    for entry in entries(runs):
         lines += [
-            f"{experiment.name}: {experiment.title}",
-            f"  data {', '.join(experiment.data)}; {len(experiment.networks)} networks, {there} of them in {runs}",
-            f"  about {experiment.hours}; with --quick on the digits: seconds to a minute",
+            f"{entry['name']}: {entry['title']}",
+            f"  data {', '.join(entry['data'])}; {entry['networks']} networks, {entry['existing']} of them in {runs}",
+            f"  about {entry['hours']}; with --quick on the digits: seconds to a minute",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"next: relucert reproduce {next(iter(EXPERIMENTS))} --quick"])

@@ -11,6 +11,11 @@ const SORTS = {
   label: ["class", (row) => row.label],
 };
 
+/** How many pixels of the screen a pixel of a picture has in the grid. */
+function scaleOf(sheet) {
+  return Math.max(1, Math.round(56 / sheet.width));
+}
+
 class Explorer {
   constructor(open) {
     this.open = open;
@@ -18,6 +23,8 @@ class Explorer {
     this.form = document.getElementById("filters");
     this.count = document.getElementById("count");
     this.more = document.getElementById("more");
+    this.all = document.getElementById("all");
+    this.all.addEventListener("click", () => { this.choose(this.subject); this.form.querySelector("input, select").focus(); });
     this.limit = PAGE;
     this.rows = [];
     this.current = 0;
@@ -106,12 +113,21 @@ class Explorer {
 
   draw() {
     this.rows = this.filtered();
+    this.all.hidden = this.rows.length === this.subject.rows.length;
     this.current = 0;
     const shown = this.rows.slice(0, this.limit);
-    this.count.textContent = `${this.rows.length} of ${this.subject.rows.length} points`
+    this.count.textContent = (this.rows.length ? "" : "No point fits these filters: ")
+      + `${this.rows.length} of ${this.subject.rows.length} points`
       + (shown.length < this.rows.length ? `, the first ${shown.length} are shown` : "");
+    this.grid.style.setProperty("--thumb", shown.length ? this.width() : "0px");
     this.grid.replaceChildren(...shown.map((row, i) => this.thumb(row, i)));
     this.more.hidden = shown.length === this.rows.length;
+  }
+
+  /** The width of a thumbnail with its frame. */
+  width() {
+    const { set } = this.subject;
+    return set.kind === "image" ? `${set.sheet.width * scaleOf(set.sheet) + 6}px` : "84px";
   }
 
   thumb(row, place) {
@@ -126,7 +142,7 @@ class Explorer {
       if (tile === undefined) node.append(`#${row.index}`, element("br"), names(row.prediction));
       else {
         const { sheet } = set;
-        const scale = Math.max(1, Math.round(56 / sheet.width));
+        const scale = scaleOf(sheet);
         node.style.width = `${sheet.width * scale + 6}px`;
         node.style.height = `${sheet.height * scale + 6}px`;
         node.style.backgroundSize = `${sheet.width * sheet.columns * scale}px auto`;

@@ -24,17 +24,23 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** A number with three digits. */
-function number(value) {
+/** A number with so many digits. */
+function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return "∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+  return size >= 1e5 || size < 1e-4 ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
 }
 
 function percent(share) {
   return Number.isNaN(share) ? "–" : `${(100 * share).toFixed(1)} %`;
+}
+
+/** An interval of shares, or one share where both ends are shown as the same. */
+function between(least, most) {
+  const [low, high] = [percent(least), percent(most)];
+  return low === high ? low : `${low} to ${high}`;
 }
 
 function duration(seconds) {
@@ -190,7 +196,7 @@ function intervalChart(row, eps, largest) {
   const text = `Radius between ${number(row.lower)} and ${number(row.upper)}`;
   const svg = drawn("svg", { viewBox: `0 0 ${width} 92`, role: "img", "aria-label": `${text}, eps is ${number(eps)}.` });
   const end = Number.isFinite(row.upper) ? row.upper : largest;
-  const close = x(row.lower) < 60;
+  const close = x(row.lower) < 140;
   svg.append(
     drawn("rect", { class: "band", x: x(0), y: 34, width: Math.max(0, x(end) - x(0)), height: 18 }),
     drawn("rect", { class: "bar", x: x(0), y: 34, width: x(row.lower) - x(0), height: 18 }),
@@ -210,7 +216,7 @@ function intervalChart(row, eps, largest) {
     svg.append(drawn("text", { x: x(largest), y: 26, "text-anchor": "end" }, "no adversarial example known"));
   }
   svg.append(
-    drawn("text", { x: close ? x(0) : x(row.lower), y: 10, "text-anchor": close ? "start" : "end" }, `proved up to ${number(row.lower)}`),
+    drawn("text", { x: x(row.lower), y: 10, "text-anchor": close ? "start" : "end" }, `proved up to ${number(row.lower)}`),
     drawn("line", { class: "axis", x1: x(row.lower), x2: x(row.lower), y1: 14, y2: 34 }),
     drawn("line", { class: "eps", x1: x(eps), x2: x(eps), y1: 28, y2: 57 }),
     drawn("text", { x: x(eps), y: 88, "text-anchor": x(eps) > width - 60 ? "end" : x(eps) < 60 ? "start" : "middle" }, `eps ${number(eps)}`),

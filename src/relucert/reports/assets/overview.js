@@ -91,16 +91,16 @@ const COLUMNS = [
   { name: "Points", value: (s, f) => f.points, cell: (s, f) => String(f.points) },
   { name: "Test error", wish: "low is good", value: (s, f) => f.testError, cell: (s, f) => percent(f.testError) },
   {
-    name: "Robust error", wish: "between LB and UB, low is good", value: (s, f) => f.most,
-    cell: (s, f) => `${percent(f.least)} to ${percent(f.most)}`,
+    name: "Robust error", wish: "LB to UB, low is good", value: (s, f) => f.most,
+    cell: (s, f) => between(f.least, f.most),
   },
   { name: "Verdicts", wish: "at eps", wide: true, value: (s, f) => f.counts.robust / f.points, cell: null },
   {
-    name: "Mean radius", wish: "lower to upper, high is good", value: (s, f) => f.meanLower,
+    name: "Mean radius", wish: "high is good", value: (s, f) => f.meanLower,
     cell: (s, f) => (f.witnessed === f.points - f.counts.misclassified
       ? `${number(f.meanLower)} to ${number(f.meanUpper)}` : `at least ${number(f.meanLower)}`),
   },
-  { name: "Exact", wish: "share of points", value: (s, f) => f.exact, cell: (s, f) => percent(f.exact) },
+  { name: "Exact", wish: "high is good", value: (s, f) => f.exact, cell: (s, f) => percent(f.exact) },
   { name: "Time", value: (s, f) => f.seconds, cell: (s, f) => duration(f.seconds) },
 ];
 
@@ -137,10 +137,11 @@ function spoken(counts) {
 function sentence(subjects, eps) {
   const best = subjects.reduce((a, b) => (b.provedShare(eps) > a.provedShare(eps) ? b : a));
   const figures = best.figures(eps);
-  const start = subjects.length > 1 ? `Most is proved for ${best.name}: of` : `Of ${best.name}'s`;
-  return `${start} ${figures.points} test points ${figures.counts.robust} are proved to keep their correct class whatever changes them by at most `
-    + `${number(eps)} in ${normName(best.p)}; ${figures.counts.vulnerable} have an adversarial example, ${figures.counts.unknown} are open, and `
-    + `${figures.counts.misclassified} are misclassified.`;
+  const start = subjects.length > 1 ? `Most is proved for ${best.name}: ` : "";
+  const { robust, vulnerable, unknown, misclassified } = figures.counts;
+  return `${start}${robust} of ${figures.points} test points are proved to keep their correct class under every change of at most `
+    + `${number(eps)} in ${normName(best.p)}; ${vulnerable} have an adversarial example, ${unknown} ${unknown === 1 ? "is" : "are"} unknown, and `
+    + `${misclassified} ${misclassified === 1 ? "is" : "are"} misclassified.`;
 }
 
 /** The card of one network: verdicts, curves, radii, methods and times. */
@@ -148,10 +149,11 @@ function card(subject, eps, largest) {
   const figures = subject.figures(eps);
   const reading = element("p", { class: "reading" });
   const [histogram, lowBeyond, highBeyond] = radiusChart(subject, largest);
-  const beyond = `Bars: proved ends. Line: distances of adversarial examples. Beyond the axis: ${lowBeyond} and ${highBeyond}.`;
+  const outside = [lowBeyond ? `${lowBeyond} proved ends` : "", highBeyond ? `${highBeyond} points without a nearer adversarial example` : ""].filter(Boolean);
+  const beyond = `Bars: proved ends. Line: distances of adversarial examples.${outside.length ? ` Beyond the axis: ${outside.join(", ")}.` : ""}`;
   return element("article", { class: "card", "aria-label": subject.name },
     element("h3", {}, subject.name),
-    element("p", { class: "small" }, `Robust error between ${percent(figures.least)} and ${percent(figures.most)}, test error ${percent(figures.testError)}`),
+    element("p", { class: "small" }, `Robust error ${between(figures.least, figures.most)}, test error ${percent(figures.testError)}`),
     stack(figures.counts, spoken(figures.counts)),
     element("div", { class: "charts" },
       element("div", {}, element("h4", {}, "Accuracy over the radius"), curveKey(), accuracyChart(subject, eps, largest, reading), reading),
@@ -185,7 +187,7 @@ function methodTable(subject, eps) {
   const times = Object.entries(subject.seconds).filter(([, value]) => value > 0).map(([name, value]) => `${name} ${duration(value)}`);
   return element("div", {},
     element("table", {},
-      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Decided by"), element("th", { scope: "col" }, "Verdicts"), element("th", { scope: "col" }, "Points"))),
+      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Decided by"), element("th", { scope: "col", class: "left" }, "Verdicts"), element("th", { scope: "col" }, "Points"))),
       element("tbody", {}, ...rows)),
     element("p", { class: "reading" }, `Time of all records: ${times.join(", ") || "not recorded"}.`),
   );

@@ -80,14 +80,15 @@ function featureTable(subject, row) {
   const values = subject.set.values?.[row.index];
   if (!changes && !values) return element("p", { class: "small" }, "The input of this point is not part of the page.");
   const rows = changes
-    ? changes.map(([j, x, z]) => [j, number(x), number(z), number(z - x)])
-    : values.map((x, j) => [j, number(x), "–", "–"]);
+    ? changes.map(([j, x, z, change]) => [j, number(x, 6), number(z, 6), number(change)])
+    : values.map((x, j) => [j, number(x, 6), "–", "–"]);
+  const name = (j) => subject.set.columns[j] ?? String(j);
   const heads = ["Feature", "Input", "Adversarial", "Change"].map((head) => element("th", { scope: "col" }, head));
   const left = subject.set.features > rows.length ? `; ${rows.length} of ${subject.set.features} features` : "";
   return element("div", {},
     element("h4", {}, `Features${changes ? ", largest changes first" : ""}${left}`),
     element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)),
-      element("tbody", {}, ...rows.map(([j, ...cells]) => element("tr", {}, element("th", { scope: "row" }, String(j)), ...cells.map((cell) => element("td", {}, cell))))))));
+      element("tbody", {}, ...rows.map(([j, ...cells]) => element("tr", {}, element("th", { scope: "row" }, name(j)), ...cells.map((cell) => element("td", {}, cell))))))));
 }
 
 /** The logits of input and adversarial example; of many classes the largest. */
