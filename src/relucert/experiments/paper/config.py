@@ -35,6 +35,11 @@ class ReproduceConfig:
     """Folder of runs that are used where they match. So less is trained."""
     existing: bool = False
     """Only networks that are trained already: nothing is trained."""
+    queue: bool = False
+    """Train what is missing, and nothing else. In order of value for time, each run for its own number of epochs; a run that
+    was stopped goes on."""
+    hours: float | None = None
+    """With --queue: hours after which training stops. The same command goes on; 0 only prints the queue."""
     quick: bool = False
     """The experiment on the digits with tiny settings. It shows that everything runs, in seconds, not hours."""
 
@@ -43,9 +48,12 @@ class ReproduceConfig:
             ("epochs", self.epochs is None or self.epochs >= 1, "be at least 1"),
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
+            ("hours", self.hours is None or self.hours >= 0, "be at least 0"),
             ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
         ):
             if not holds:
                 raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+        if self.hours is not None and not self.queue:
+            raise InvalidInput(f"hours must be left out without queue, whose trainings they limit, got {self.hours:g}")
         if self.quick and self.data not in ((), ("digits",)):
             raise InvalidInput(f"data must be left out with quick, which takes the digits, got {' '.join(self.data)}")
