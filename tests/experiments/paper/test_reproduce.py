@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from relucert.core.errors import FileAccessError, InvalidInput, MissingData, RecordConflict, RunError
+from relucert.core.errors import ClusterError, FileAccessError, InvalidInput, MissingData, RecordConflict, RunError
 from relucert.experiments.paper.config import ReproduceConfig
 from relucert.experiments.paper.registry import EXPERIMENTS
 from relucert.experiments.paper.reproduce import reproduce
@@ -167,6 +167,22 @@ def test_missing_data_is_named_before_anything_is_trained(tmp_path, monkeypatch)
     with pytest.raises(MissingData, match=r"data gts must be on this machine: relucert data fetch gts"):
         run(tmp_path / "out", quick=False, data=("gts",))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["table1", "table2"])
+def test_a_scheduler_that_does_not_answer_is_named_before_anything_is_trained(tmp_path, name):
+    pytest.importorskip("distributed")
+    with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:9"):
+        run(tmp_path / "out", name, workers=None, scheduler="tcp://127.0.0.1:9")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InvalidInput, match="workers must be left out with a scheduler"):
+        config(tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_processes_make_the_records_of_one_process(done, tmp_path):
+    out, _, _ = done
+    run(tmp_path, runs=out / "networks", existing=True, workers=2)
+    assert records(tmp_path) == {name: own for name, own in records(out).items() if "tables23" in name}
 
 
 def test_records_of_another_network_are_refused_and_kept(done, tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relucert.core.errors import InvalidInput
+from relucert.evaluation.executors.choice import check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,10 @@ class ReproduceConfig:
     timeout: float | None = None
     """Seconds that a point may cost the verifier. By default 120 in l_inf, as in the paper, and 20 in l2."""
     workers: int | None = None
-    """Processes that share the points. Each has one thread. None: as many as torch has threads where that is faster."""
+    """Processes on this machine that share the points. Each has one thread. None: this process; the verifier starts as many as
+    torch has threads where that is faster."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler, tcp://HOST:8786. Its workers share the points; networks are trained by this process."""
     out: Path = Path("runs/reproduce")
     """Folder of networks, records, tables and figures. What is there already is not done again."""
     runs: Path = Path("results")
@@ -49,10 +53,10 @@ class ReproduceConfig:
             ("points", self.points is None or self.points >= 1, "be at least 1"),
             ("timeout", self.timeout is None or self.timeout > 0, "be a positive number of seconds"),
             ("hours", self.hours is None or self.hours >= 0, "be at least 0"),
-            ("workers", self.workers is None or self.workers >= 1, "be at least 1"),
         ):
             if not holds:
                 raise InvalidInput(f"{name} must {rule}, got {getattr(self, name)!r}")
+        check_choice(self.workers, self.scheduler)
         if self.hours is not None and not self.queue:
             raise InvalidInput(f"hours must be left out without queue, whose trainings they limit, got {self.hours:g}")
         if self.quick and self.data not in ((), ("digits",)):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from relucert.data import dataset
 from relucert.evaluation.config import run_config
+from relucert.evaluation.executors.choice import executor_of
 from relucert.experiments.paper.config import ReproduceConfig
 from relucert.experiments.paper.experiment import Effort, Experiment
 from relucert.experiments.paper.network import PaperNetwork
@@ -40,6 +41,8 @@ def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Wa
     selection = Selection.of(config)
     work, selected = _Work(selection, say, watcher or Terminal()), selection.networks(list(experiments.values()))
     require_data(sorted({network.data for networks in selected.values() for network in networks}))
+    with executor_of(config.workers, config.scheduler):
+        pass  # a scheduler that cannot be reached is an error before anything is trained
     for name in (NETWORKS, RECORDS, ARRAYS):
         with file_access(config.out / name):
             (config.out / name).mkdir(parents=True, exist_ok=True)
@@ -75,7 +78,8 @@ class _Work:
             about, folders[network.name] = self._described(network, folder), folder
             for step in experiment.steps(network, effort):
                 self.say(f"{head}: {step.verb} by {step.method}")
-                count = sum(1 for _ in step.records(MeasuredNetwork.read(about), folder, config.workers))
+                records = step.records(MeasuredNetwork.read(about), folder, config.workers, config.scheduler)
+                count = sum(1 for _ in records)
                 self.say(f"{head}: {count} points")
         if experiment.arrays is not None:
             self.say(f"{experiment.name}: arrays of the figures")
