@@ -90,6 +90,22 @@ def test_distances_are_means_over_the_first_points_with_all_answers(tmp_path):
     assert found.ratios() == pytest.approx([1.1])
 
 
+def test_points_without_a_counterexample_count_in_neither_mean(tmp_path):
+    write(
+        tmp_path,
+        *((index, METHODS[KW], math.inf, {"lower": 0.2 + index, "upper": math.inf}) for index in range(3)),
+        *((index, METHODS[THEOREM], math.inf, {"lower": 0.1, "upper": math.inf}) for index in range(3)),
+        (0, METHODS[CW], math.inf, {"verdict": Verdict.VULNERABLE, "upper": 0.3}),
+        (1, METHODS[CW], math.inf, {"upper": math.inf}),
+        (2, METHODS[CW], math.inf, {"verdict": Verdict.VULNERABLE, "upper": 2.5}),
+    )
+    found = network(tmp_path)
+    assert found.distances((KW, THEOREM, CW)) == pytest.approx((1.2, 1.4))
+    assert found.left_out((KW, THEOREM, CW)) == 1
+    assert found.distances((KW, THEOREM)) == pytest.approx((1.2, 1.4))  # the lower end is over all three
+    assert found.left_out((KW, THEOREM)) == 0
+
+
 def test_without_records_nothing_is_known(tmp_path):
     found = network(tmp_path)
     assert found.errors() is None

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from relucert.evaluation.attack import AttackTask
 from relucert.evaluation.certify import CertifyTask
@@ -49,34 +50,31 @@ class Step:
     batch: int = 100
     timeout: float | None = None
 
-    def records(self, network: MeasuredNetwork, folder: Path, workers: int | None = None) -> Iterator[Record]:
-        """The records of the points, of which new ones are stored as they come; `folder` is that of the network's run."""
-        task = self._task(network, folder, workers)
+    def records(
+        self, network: MeasuredNetwork, folder: Path, workers: int | None = None, scheduler: str | None = None
+    ) -> Iterator[Record]:
+        """The records of the points, of which new ones are stored as they come; `folder` is that of the network's run.
+
+        `workers` processes share the points, or those of the Dask cluster at `scheduler`.
+        """
+        about = {
+            "model": folder, "data": network.key.data, "p": network.key.p, "points": self.points, "method": self.method,
+            "batch": self.batch, "workers": workers, "scheduler": scheduler, "out": network.records,
+        }  # fmt: skip
+        task = self._task(about, network.eps)
         with closing(task.records(self._chosen(network, len(task)))) as records:
             yield from records
 
-    def _task(
-        self, network: MeasuredNetwork, folder: Path, workers: int | None
-    ) -> CertifyTask | RadiusTask | AttackTask:
-        key = network.key
-        about = {"model": folder, "data": key.data, "p": key.p, "points": self.points, "out": network.records}
-        if self.verb is Verb.CERTIFY:
-            return CertifyTask(
-                CertifyConfig(
-                    **about,
-                    eps=network.eps,
-                    method=self.method,
-                    timeout=self.timeout,
-                    workers=workers,
-                    batch=self.batch,
-                )
-            )
-        if self.verb is Verb.RADIUS:
-            return RadiusTask(
-                RadiusConfig(**about, method=self.method, attack=None, labels=self.labels, batch=self.batch)
-            )
-        eps = network.eps if self.verb is Verb.ATTACK else None
-        return AttackTask(AttackConfig(**about, eps=eps, method=self.method, labels=self.labels, batch=self.batch))
+    def _task(self, about: dict[str, Any], eps: float | None) -> CertifyTask | RadiusTask | AttackTask:
+        match self.verb:
+            case Verb.CERTIFY:
+                return CertifyTask(CertifyConfig(**about, eps=eps, timeout=self.timeout))
+            case Verb.RADIUS:
+                return RadiusTask(RadiusConfig(**about, attack=None, labels=self.labels))
+            case Verb.ATTACK:
+                return AttackTask(AttackConfig(**about, eps=eps, labels=self.labels))
+            case Verb.SMALLEST:
+                return AttackTask(AttackConfig(**about, labels=self.labels))
 
     def _chosen(self, network: MeasuredNetwork, points: int) -> list[int] | None:
         """The points that the step is needed for; None for all.

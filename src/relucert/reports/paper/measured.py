@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from relucert.core.errors import DamagedData, RecordConflict
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
 from relucert.records.untrusted import bounded_json, reading
-from relucert.reports.intervals import ABOUT_PREDICTION, Subject, subjects, summary
+from relucert.reports.intervals import ABOUT_PREDICTION, Point, Subject, subjects, summary
 from relucert.reports.published import Key
 
 #: Bytes of a description.
@@ -109,16 +110,25 @@ class MeasuredNetwork:
         """Mean lower and upper bound of the distance to another class than the predicted one.
 
         Over the first points, as many as have answers of all the kinds in `within` (`answers`), from all their records, or from
-        those of one kind alone. Upper bounds are over the points with a counterexample.
+        those of one kind alone. Where CW is one of them, points without a counterexample count in neither mean.
         """
+        points = self._averaged(within, kind)
+        lowers = [point.lower for point in points if math.isfinite(point.lower)]
+        uppers = [point.upper for point in points if math.isfinite(point.upper)]
+        return (fmean(lowers), fmean(uppers) if uppers else math.nan) if lowers else None
+
+    def _averaged(self, within: Collection[str], kind: str | None) -> list[Point]:
+        """The points over which distances are averaged."""
         count = self.first(within)
         subject = self.subject(
             lambda record: record.index < count and (kind is None or answers(record, kind)), labels=False
         )
-        if subject is None or not subject.points:
-            return None
-        found = summary(subject)
-        return found.mean_lower, found.mean_upper
+        points = () if subject is None else subject.points
+        return [point for point in points if CW not in within or math.isfinite(point.upper)]
+
+    def left_out(self, within: Collection[str]) -> int:
+        """How many of the first points have no counterexample, so that means leave them out."""
+        return self.first(within) - len(self._averaged(within, None))
 
     def first(self, within: Collection[str]) -> int:
         """How many points, from the first, have answers of all these kinds about the predicted class."""
