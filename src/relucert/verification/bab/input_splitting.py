@@ -49,20 +49,22 @@ _FEW, _WIDE = 10, 256  # with so few free inputs depth gains little: rounds have
 class InputSplitting(Method):
     """At most `nodes` boxes an input; `batch` of them are bounded together, fewer where the network is large.
 
+    `width`: boxes of the first rounds, by default few, so that the search goes into depth; with `nodes` it goes into breadth.
     `budget`: bytes of memory of backward propagation; `memory`: of open boxes, beyond which the search is given up.
     """
 
     name = "inputs"
     nodes: int = 100_000_000
     batch: int = 2048
+    width: int | None = None
     budget: int = BUDGET
     memory: int = 2 * 2**30
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("nodes", "batch", "memory"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} of inputs must be at least 1, got {getattr(self, name)}")
+        for name in ("nodes", "batch", "width", "memory"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidInput(f"{name} of inputs must be at least 1, got {value}")
 
     def decide(self, query: Query, budget: Budget) -> Iterator[Decision]:
         """Either verdict for every input, given time; the ball must be that of l_inf."""
@@ -72,15 +74,15 @@ class InputSplitting(Method):
         """As `decide`; `confirm` says which points count as counterexamples."""
         if not math.isinf(query.p):
             raise InvalidInput(f"ball must be one of l_inf for the method inputs, got {query.ball!r}")
-        return _Search(query, self, budget, confirm or falsifying(query)).run()
+        return BoxSearch(query, self, confirm or falsifying(query)).run(budget)
 
 
-class _Search:
-    """The boxes of all inputs, and what is known of the inputs."""
+class BoxSearch:
+    """The boxes of all inputs, and what is known of the inputs; `run` may be called again, and goes on."""
 
-    def __init__(self, query: Query, method: InputSplitting, budget: Budget, confirm: Confirm):
-        self.query, self.method, self.budget, self.confirm = query, method, budget, confirm
-        self.net, self.prop, self.limit = query.double, query.prop, budget.each(len(query))
+    def __init__(self, query: Query, method: InputSplitting, confirm: Confirm):
+        self.query, self.method, self.confirm = query, method, confirm
+        self.net, self.prop = query.double, query.prop
         self.clauses = torch.arange(self.prop.rows.shape[1]) if self.prop.clauses is None else self.prop.clauses
         self.found, self.frontier = Outcome.nothing(query.wide), BoxFrontier()
         self.low, self.high = (side.flatten(1) for side in query.ball.hull(query.wide))
@@ -89,41 +91,49 @@ class _Search:
         self.reported = self.given_up.clone()
         units = sum(math.prod(node.shape) for node in self.net.switches)
         self.batch = max(1, min(method.batch, _UNITS // max(1, units)))
-        self.narrow = _NARROW if len(self.free) > _FEW else _WIDE
+        self.narrow = method.width or (_NARROW if len(self.free) > _FEW else _WIDE)
+        self.dropped = self.given_up.clone()
         self.influence = self._influence()
-
-    @torch.no_grad()
-    def run(self) -> Iterator[Decision]:
-        """Round after round of boxes until nothing is open."""
-        count, clauses = len(self.query), int(self.clauses.max()) + 1
+        self.rounds = 0
+        count, clauses = len(query), int(self.clauses.max()) + 1
         self.frontier.add(
             Boxes(
                 self.low[:, self.free], self.high[:, self.free], torch.arange(count),
                 torch.ones(count, clauses, dtype=torch.bool), torch.full((count,), -math.inf, dtype=torch.float64),
             )
         )  # fmt: skip
-        rounds = 0
-        while len(self.frontier) and not self.budget.over:
+
+    @torch.no_grad()
+    def run(self, budget: Budget) -> Iterator[Decision]:
+        """Round after round of boxes until nothing is open; the decisions about inputs that were not decided before."""
+        limit = budget.each(len(self.query))
+        while len(self.frontier) and not budget.over:
             started = time.monotonic()
-            boxes = self.frontier.take(min(self.batch, self.narrow * 2 ** (rounds // _DOUBLED)))
+            boxes = self.frontier.take(min(self.batch, self.narrow * 2 ** (self.rounds // _DOUBLED)))
             self._round(boxes)
-            rounds += 1
-            share = torch.bincount(boxes.owner, minlength=count).double()
+            self.rounds += 1
+            share = torch.bincount(boxes.owner, minlength=len(limit)).double()
             self.found.seconds += (time.monotonic() - started) * share / share.sum()
-            self._give_up()
+            self._give_up(limit)
             self.frontier.keep(~(self.found.decided | self.given_up))
             yield from self._decided()
+        self._note_margins(~(self.found.decided | self.given_up))
         self.found.timed |= ~(self.found.decided | self.given_up)
         yield from self.found.finish(self.reported, spec(self.method), self.query.x.dtype)
 
-    def _give_up(self) -> None:
+    def drop(self, which: Bool[Tensor, " batch"]) -> None:
+        """Search no more for some inputs, which are decided elsewhere."""
+        self.given_up |= which
+        self.frontier.keep(~which)
+
+    def _give_up(self, limit: Float[Tensor, " batch"]) -> None:
         """Note which inputs are proved, and which have used up their boxes, their seconds or the memory."""
         open_ = torch.zeros_like(self.given_up)
         for part in self.frontier.parts:
             open_[part.owner] = True
         proved = ~(open_ | self.found.decided | self.given_up)
         self.found.proved |= proved
-        late = open_ & (self.found.seconds >= self.limit)
+        late = open_ & (self.found.seconds >= limit)
         self.found.timed |= late
         many = open_ & ~late & (self.found.nodes >= self.method.nodes)
         size = len(self.frontier) * (16 * len(self.free) + 32)
@@ -131,7 +141,15 @@ class _Search:
         for mask, reason in ((many, Reason.NODES), (full, Reason.MEMORY)):
             for place in mask.nonzero()[:, 0].tolist():
                 self.found.reasons.setdefault(place, reason)
+        self._note_margins((late | many | full) & ~self.given_up)
         self.given_up |= late | many | full
+
+    def _note_margins(self, ended: Bool[Tensor, " batch"]) -> None:
+        """Note the least margin of the open boxes of inputs whose search ends; what is closed has a positive one."""
+        least = torch.full_like(self.found.margin, math.inf)
+        for part in self.frontier.parts:
+            least.scatter_reduce_(0, part.owner, part.margin, "amin")
+        self.found.margin[ended & ~self.dropped] = least[ended & ~self.dropped]
 
     def _decided(self) -> Iterator[Decision]:
         """The decisions about inputs that are decided since the last call."""
@@ -235,7 +253,7 @@ class _Search:
         possible = boxes.divisible()
         stuck = ~possible.any(1)
         for place in boxes.owner[stuck].unique().tolist():
-            self.given_up[place] = True
+            self.given_up[place] = self.dropped[place] = True
             self.found.reasons.setdefault(place, Reason.SUBPROBLEM)
         side = score.masked_fill(~possible, -math.inf).argmax(1)
         self.frontier.add(boxes.restrict(~stuck).halves(side[~stuck]))
