@@ -32,7 +32,6 @@ from relucert.core.verdict import Verdict
 from relucert.interop.onnx.execution import Runtime
 from relucert.interop.vnnlib.specification import Case, Specification
 from relucert.networks.network import Network
-from relucert.verification.bab._confirming import Confirm
 from relucert.verification.bab.input_splitting import BoxSearch, InputSplitting
 from relucert.verification.bab.split_trial import SplitTrial
 from relucert.verification.verifier import Budget, Decision, Query
@@ -203,7 +202,7 @@ class _Group:
         found = Envelopes(nodes=nodes).search(self.query.restrict(open_), budget, self._confirm_of(open_))
         return _about(open_, found)
 
-    def _confirm_of(self, open_: Tensor) -> Confirm:
+    def _confirm_of(self, open_: Tensor) -> Callable[[Tensor, int], Tensor]:
         """`confirm` with positions among the open cases."""
         return lambda points, own: self.confirm(points, int(open_[own]))
 

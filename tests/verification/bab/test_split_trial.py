@@ -24,12 +24,12 @@ from relucert.verification.bab.split_trial import NODES, Search, SplitTrial
 from relucert.verification.verifier import Budget, Decision, Query
 
 
-def _search(margins: Callable[[int], list[float]], asked: list[int]) -> Search:
+def _search(margins: Callable[[int], list[float]], counts: list[int]) -> Search:
     """A search whose cases have some margins after so many subproblems; inf is a proof."""
 
     def run(open_: Tensor, budget: Budget, nodes: int) -> Iterator[Decision]:
         del budget
-        asked.append(nodes)
+        counts.append(nodes)
         for case, margin in zip(open_.tolist(), margins(nodes), strict=True):
             verdict = Verdict.ROBUST if margin == math.inf else Verdict.UNKNOWN
             yield Decision(case, verdict, margin, "a search", 0.0)
@@ -52,13 +52,13 @@ def _search(margins: Callable[[int], list[float]], asked: list[int]) -> Search:
     ],
 )
 def test_the_larger_margin_is_chosen(boxes: list[float], relus: list[float], chosen: bool, tried: bool) -> None:
-    asked: list[int] = []
+    counts: list[int] = []
     by_boxes = _search(lambda nodes: boxes if nodes > 1 else [-10.0] * len(boxes), [])
-    trial = SplitTrial(by_boxes, _search(lambda nodes: relus, asked), Budget())
+    trial = SplitTrial(by_boxes, _search(lambda nodes: relus, counts), Budget())
     cases = torch.arange(7, 7 + len(boxes))
     decisions = list(trial.run(cases))
     assert trial.relus == chosen
-    assert asked == [NODES] * tried
+    assert counts == [NODES] * tried
     proved = {one.index for one in decisions if one.verdict is Verdict.ROBUST}
     assert proved == {7 + place for place, both in enumerate(zip(boxes, relus, strict=True)) if math.inf in both}
 
