@@ -39,10 +39,8 @@ from relucert.verification.verifier import Budget, Decision, Query
 #: Decisions about the open cases of a group.
 Stage = Callable[[Tensor], Iterator[Decision]]
 
-#: Seconds of the first search over boxes.
-FIRST = 1.0
-#: Seconds of the first search where the ReLUs have one layer.
-SHORT = 0.1
+#: Of the time: the first search over boxes, and the first one where the ReLUs have one layer.
+FIRST, SHORT = 0.05, 0.005
 _SHARE = 0.25  # of the time: a trial of both kinds of splits ends after it
 _DRAWN = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4)  # parts of a distance
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
@@ -166,10 +164,12 @@ class _Group:
 
         name, relus = ("envelopes", self._envelopes) if self._one_layer() else ("bab", self._relus)
         if self.query.prop.clauses is None:
-            first = SHORT if name == "envelopes" else FIRST
-            yield "inputs", boxes_until(min(deadline, time.monotonic() + first))
-            now = time.monotonic()
-            trial = SplitTrial(self._boxes, relus, Budget(deadline=now + _SHARE * (deadline - now)))
+
+            def share(part: float) -> float:
+                return time.monotonic() + part * max(0.0, deadline - time.monotonic())
+
+            yield "inputs", boxes_until(share(SHORT if name == "envelopes" else FIRST))
+            trial = SplitTrial(self._boxes, relus, Budget(deadline=share(_SHARE)))
             yield "trial", trial.run
             if trial.relus:
                 yield name, partial(relus, budget=Budget(deadline=deadline))
