@@ -5,7 +5,9 @@ a clause needs shows where in the box the row may fail, and everything else is c
 does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched at the centres
 of boxes and at the corners where bounds are smallest.
 
-Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64.
+Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64. Where
+float32 has the weights, boxes are bounded in float32, rounded outwards, which is nearly twice as fast, until they are small or
+rounding keeps too many of them from a proof.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from relucert.bounding.methods.crown import CROWN
 from relucert.bounding.preactivations import UnitBounds
 from relucert.bounding.propagation import pull_back
 from relucert.bounding.relaxation import Rule
+from relucert.bounding.rounding import Margins
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
 from relucert.core.methods import Method, spec
 from relucert.core.properties import Property
 from relucert.core.verdict import Reason
+from relucert.networks.network import in_single
 from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
 from relucert.verification.bab._confirming import Confirm, falsifying
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
@@ -36,6 +40,8 @@ from relucert.verification.verifier import Budget, Decision, Outcome, Query
 RULES: tuple[Rule, ...] = ("adaptive", "flat")
 _AGAIN = 0.5  # of its volume: a box that clipping leaves less of is bounded again before it is halved
 _UNITS = 2**21  # units of all boxes of a batch
+_COARSE = 2.0**-12  # of the numbers in a box: its shorter sides are not bounded in float32
+_LOST = 0.05  # of the boxes: where rounding in float32 keeps more from a proof, float64 is used from then on
 _SMALL = 1e-6  # of the side of the whole box: sides of this length are tried at the corner of the whole box
 
 _NARROW, _DOUBLED = (
@@ -94,6 +100,8 @@ class BoxSearch:
         self.narrow = method.width or (_NARROW if len(self.free) > _FEW else _WIDE)
         self.dropped = self.given_up.clone()
         self.influence = self._influence()
+        exact = torch.equal(self.prop.rows.float().double(), self.prop.rows)
+        self.single = in_single(self.net) if exact else None
         self.rounds = 0
         count, clauses = len(query), int(self.clauses.max()) + 1
         self.frontier.add(
@@ -166,12 +174,8 @@ class BoxSearch:
     def _round(self, boxes: Boxes) -> None:
         """Bound boxes; what is not proved is clipped, searched for counterexamples and halved."""
         self.found.nodes += torch.bincount(boxes.owner, minlength=len(self.query))
-        low, high = self._whole(boxes.lower, boxes.owner, self.low), self._whole(boxes.upper, boxes.owner, self.high)
-        x = low / 2 + high / 2
-        ball = Ball(math.inf, math.inf, box=(low, high))
-        units = CROWN(budget=self.method.budget).start(self.net, x, ball, torch.float64)
         prop = self.prop.restrict(boxes.owner)
-        rows, margins = self._linear_bounds(units, x, ball, prop)
+        units, rows, margins = self._linear_bounds(boxes, prop)
         best, chosen = margins.max(1)  # of the rules
         by_clause = prop.by_clause(best)
         lower, upper, empty = self._clip(boxes, rows, margins)
@@ -189,16 +193,32 @@ class BoxSearch:
         self._split(open_, boxes.restrict(left), row, units, left)
 
     def _linear_bounds(
-        self, units: UnitBounds, x: Tensor, ball: Ball, prop: Property
-    ) -> tuple[Float[Tensor, " n rules specs free"], Float[Tensor, " n rules specs"]]:
-        """Linear lower bounds of all rows by every rule: coefficients of the free inputs, and proved margins."""
-        rows, margins = [], []
+        self, boxes: Boxes, prop: Property
+    ) -> tuple[UnitBounds, Float[Tensor, " n rules specs free"], Float[Tensor, " n rules specs"]]:
+        """Bounds of units, and of all rows linear lower bounds by every rule: coefficients of the free inputs, margins."""
+        low, high = self._whole(boxes.lower, boxes.owner, self.low), self._whole(boxes.upper, boxes.owner, self.high)
+        reach = torch.maximum(boxes.lower.abs(), boxes.upper.abs())
+        net, dtype = self.net, torch.float64
+        if self.single is not None and bool((boxes.width >= _COARSE * reach).all()):
+            net, dtype = self.single, torch.float32
+            low, high = -_rounded_up(-low), _rounded_up(high)
+        x, ball = low / 2 + high / 2, Ball(math.inf, math.inf, box=(low, high))
+        units = CROWN(budget=self.method.budget).start(net, x, ball, dtype)
+        rows, margins, computed = [], [], []
         for rule in RULES:
-            relaxed = units.relaxed(self.net, rule)
-            functional = pull_back(self.net.graph, len(self.net.graph) - 1, prop.rows, relaxed, units.charge())
-            rows.append(functional.rows.flatten(2)[:, :, self.free])
-            margins.append(functional.margins(x, ball).plus(prop.offsets).real)
-        return torch.stack(rows, 1), torch.stack(margins, 1).nan_to_num(-math.inf, math.inf, -math.inf)
+            relaxed = units.relaxed(net, rule)
+            functional = pull_back(net.graph, len(net.graph) - 1, prop.rows.to(dtype), relaxed, units.charge())
+            rows.append(functional.rows.flatten(2)[:, :, self.free].double())
+            found = functional.margins(x, ball)
+            wide = Margins(found.computed.double(), found.real.double(), found.executed.double()).plus(prop.offsets)
+            margins.append(wide.real)
+            computed.append(wide.computed)
+        real = torch.stack(margins, 1).nan_to_num(-math.inf, math.inf, -math.inf)
+        if net is self.single:
+            proved, nearly = (prop.by_clause(part.amax(1)) > 0 for part in (real, torch.stack(computed, 1)))
+            if int((nearly & ~proved).any(1).sum()) > _LOST * len(boxes):
+                self.single = None
+        return units, torch.stack(rows, 1), real
 
     def _clip(self, boxes: Boxes, rows: Tensor, margins: Tensor) -> tuple[Tensor, Tensor, Bool[Tensor, " n clauses"]]:
         """The boxes around what all rows of some open clause leave, and the clauses that leave nothing."""
@@ -276,10 +296,16 @@ class BoxSearch:
         total = torch.zeros(len(which), len(self.free), dtype=torch.float64)
         for index, moves in self.influence.items():
             within = units.inputs[index]
-            low, high = within.lower.flatten(1)[which], within.upper.flatten(1)[which]
+            low, high = within.lower.flatten(1)[which].double(), within.upper.flatten(1)[which].double()
             gap = ((-low).clamp(min=0) * high.clamp(min=0)) / (high - low).clamp(min=1e-300)
             total += (gap / (high - low).clamp(min=1e-300)) @ moves.T
         return GAP * total
+
+
+def _rounded_up(values: Float[Tensor, " n *input"]) -> Float[Tensor, " n *input"]:
+    """The nearest float32 numbers that are not smaller."""
+    near = values.float()
+    return torch.where(near.double() < values, torch.nextafter(near, torch.full_like(near, math.inf)), near)
 
 
 _TRIED = 16  # points of a batch that are confirmed
