@@ -257,6 +257,13 @@ def in_double(net: Network) -> Network:
     return net if net.dtype == torch.float64 else copy.deepcopy(net).double()
 
 
+def in_single(net: Network) -> Network | None:
+    """A copy of a network in float64 with the same weights in float32; None where float32 does not have them."""
+    found = copy.deepcopy(net).float()
+    pairs = zip([*net.parameters(), *net.buffers()], [*found.parameters(), *found.buffers()], strict=True)
+    return found if all(torch.equal(wide, narrow.to(wide.dtype)) for wide, narrow in pairs) else None
+
+
 @contextmanager
 def frozen_weights(module: nn.Module) -> Iterator[None]:
     """Switch the gradients of all parameters off, and restore each afterwards.
