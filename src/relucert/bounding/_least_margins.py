@@ -6,8 +6,8 @@ whoever goes on with the example needs them. All other examples get them first f
 m the least margin of these rows afterwards, the example's margin is at most m, so that rows above m cannot have it, and flat
 slopes go through the network for the rows below m alone.
 
-So the least margins of examples are those of all rows by both slopes, up to rounding, and the same rows are proved. Other margins
-of rows that are proved may be smaller. Rows go through the network in pieces whose relaxations stay in the cache.
+So the least margins of examples are those of all rows by both slopes, up to rounding, and the same rows are proved. Other
+margins of rows that are proved may be smaller. Rows go through the network in pieces whose relaxations stay in the cache.
 """
 
 from __future__ import annotations
