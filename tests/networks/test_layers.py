@@ -78,6 +78,7 @@ CALLS: dict[str, Callable] = {
 }  # fmt: skip
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d same": (lambda: nn.Conv1d(2, 4, 4, padding="same", groups=2), (2, 6)),
+    "conv with borders": (lambda: nn.Conv2d(2, 3, (3, 2), (2, 3), (1, 2), (1, 2)), (2, 6, 5)),
     "conv1d dilated": (lambda: nn.Conv1d(2, 3, 2, stride=2, dilation=2, bias=False), (2, 7)),
     "conv transpose": (lambda: nn.ConvTranspose2d(2, 4, 3, (2, 3), 1, (1, 2), groups=2, dilation=(2, 1)), (2, 3, 2)),
     "conv transpose wide": (lambda: nn.ConvTranspose2d(1, 2, 2, 1, 0, 1, dilation=2, bias=False), (1, 3, 2)),
@@ -123,6 +124,9 @@ def test_graphs_checkpoints_and_bounds(name: str, tmp_path) -> None:
         for back in (node.op.transpose(y), Affine.transpose(node.op, y)):
             pairs = sum((a * b).sum() for a, b in zip(z, back, strict=True))
             torch.testing.assert_close((node.op.linear(*z) * y).sum(), pairs, rtol=1e-11, atol=1e-11)
+        none = [torch.zeros_like(part[:1]) for part in z]
+        assert torch.equal(node.op.offset(y), node.op.apply(*none))
+        assert not node.op.homogeneous or not bool(node.op.offset(y).any())
         size = [part.abs() for part in z]
         assert bool((node.op.linear(*z).abs() <= node.op.absolute(*size) * (1 + 1e-12)).all())
         assert bool((node.op.apply(*z).abs() <= node.op.magnitude(*size) * (1 + 1e-12)).all())

@@ -97,6 +97,8 @@ def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
 
 def offset_of_rows(op: Affine, rows: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows"]:
     """The values `<c, b>` of functionals c at the offset of an affine node."""
+    if op.homogeneous:
+        return rows.new_zeros(rows.shape[:2])
     return (rows.flatten(2) @ op.offset(rows).flatten()).reshape(rows.shape[:2])
 
 

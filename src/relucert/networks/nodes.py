@@ -145,6 +145,11 @@ class Affine:
         """The matrix W that is applied along the last axis, where the node is one; else None."""
         return None
 
+    @property
+    def homogeneous(self) -> bool:
+        """Whether b = 0, whatever the weights: the node has no `apply` of its own."""
+        return type(self).apply is Affine.apply
+
     def offset(self, like: Tensor) -> Tensor:
         """`b` as (1, *shape), in the dtype and on the device of `like`."""
         return self.apply(*(like.new_zeros(1, *shape) for shape in self.in_shapes))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.interval import Interval
-from relucert.bounding.methods.crown import Alpha
+from relucert.bounding.methods.crown import CROWN, Alpha
 from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
@@ -357,6 +357,8 @@ class _Pass:
             x, ball = self.x[open_], query.ball.restrict(open_)
             prop = query.prop.restrict(open_).select(rows).to(x.dtype)
             known = started(query.restrict(open_), stage, self.net, x) if known is None else known
+            if isinstance(stage, CROWN) and bool(needed.all()):
+                stage = replace(stage, early=True)
             known, margins = stage.prove(self.net, known, x, ball, prop)
             places, best = rows.unsqueeze(2).expand(-1, -1, 3), self.best[kind, open_]
             old = best.gather(1, places)
