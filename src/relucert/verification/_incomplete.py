@@ -333,10 +333,8 @@ class _Pass:
         index = index[ball.restrict(index).cut(self.x[index])]
         if len(index):
             # A counterexample in the ball alone: no bound over it can prove the input.
-            row, eps = (
-                _joint(self.best)[index][..., 0].argmin(1, keepdim=True),
-                ball.restrict(index).radii(query.x[index]),
-            )
+            row = _joint(self.best)[index][..., 0].argmin(1, keepdim=True)
+            eps = ball.restrict(index).radii(query.x[index])
             prop = query.prop.restrict(index).select(row).to(query.x.dtype)
             index = index[~descended(query.net, query.x[index], prop, eps, query.p, DESCENT)]
         if len(index):
@@ -379,11 +377,9 @@ class _Pass:
     def _recharged(self, index: Int[Tensor, " n"], query: Query, before: KnownUnits) -> UnitBounds | None:
         """Pre-activation bounds of another pass with the rounding of computations in the dtype of this one."""
         known = before.of(index)
-        return (
-            None
-            if known is None
-            else known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
-        )
+        if known is None:
+            return None
+        return known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
 
 
 def _stages(method: Bounding) -> tuple[Bounding, ...]:
