@@ -355,9 +355,8 @@ class _Pass:
             x, ball = self.x[open_], query.ball.restrict(open_)
             prop = query.prop.restrict(open_).select(rows).to(x.dtype)
             known = started(query.restrict(open_), stage, self.net, x) if known is None else known
-            if isinstance(stage, CROWN) and bool(needed.all()):
-                stage = replace(stage, early=True)
-            known, margins = stage.prove(self.net, known, x, ball, prop)
+            prove = stage.prove_least if isinstance(stage, CROWN) and bool(needed.all()) else stage.prove
+            known, margins = prove(self.net, known, x, ball, prop)
             places, best = rows.unsqueeze(2).expand(-1, -1, 3), self.best[kind, open_]
             old = best.gather(1, places)
             # Rows that only fill up the table change nothing: answers must be independent of batch composition.

@@ -38,15 +38,13 @@ _SHARE = 0.7  # of the seconds, for the inner bounds
 class CROWN(Bounding):
     """Adaptive lower slopes, and flat ones, whichever proves more; intermediate bounds are intersected with intervals.
 
-    `budget`: bytes of memory for backward propagation. With `early` all that counts is the least margin of every example, and
-    which rows are proved: flat slopes are left out for rows that change neither (`bounding._least_margins`).
+    `budget`: bytes of memory for backward propagation.
     """
 
     name = "crown"
     single = True
     shares = True
     budget: int = BUDGET
-    early: bool = False
 
     def start(
         self, net: Network, x: Float[Tensor, " batch *input"], ball: Ball, executed: torch.dtype | None = None
@@ -57,10 +55,19 @@ class CROWN(Bounding):
     def prove(
         self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
     ) -> tuple[UnitBounds, Margins]:
-        """The margins; differentiable in the weights, unless `early`."""
-        if self.early and prop.offsets.numel() > SINGLE:
-            return known, least_margins(net, known, x, ball, prop, self.budget)
+        """The margins; differentiable in the weights."""
         return known, crown_margins(net, known, x, ball, prop)
+
+    def prove_least(
+        self, net: Network, known: UnitBounds, x: Tensor, ball: Ball, prop: Property
+    ) -> tuple[UnitBounds, Margins]:
+        """As `prove`, where all that counts is the least margin of every example, and which rows are proved.
+
+        Flat slopes are left out for rows that change neither (`bounding._least_margins`); no gradient.
+        """
+        if prop.offsets.numel() <= SINGLE:
+            return self.prove(net, known, x, ball, prop)
+        return known, least_margins(net, known, x, ball, prop, self.budget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,7 +288,7 @@ class Search:
 
     def _bound(self, which: Tensor, leaves: Leaves, *, steps: int) -> None:
         """Bound subproblems, search for counterexamples, and add what is not proved to the frontier."""
-        found = self.parts.ascend(which, leaves, steps)
+        found = self.parts.bound(which, leaves, steps)
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.counterexamples.look(found.point, found.margin, which)
