@@ -2,8 +2,8 @@
 
 A box is closed when every clause of the property is proved in it. What is left is first clipped: the linear bound of a row that
 a clause needs shows where in the box the row may fail, and everything else is cut away (`_boxes.clipped`). A box that clipping
-does not make much smaller is halved, at the side where the bounds gain most. Counterexamples are searched at the centres
-of boxes and at the corners where bounds are smallest.
+does not make much smaller is halved, at the side with the largest shares in the fall of the bound and in the relaxation gaps of
+the first layer. Counterexamples are searched at the centres of boxes and at the corners where bounds are smallest.
 
 Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64. Where
 float32 has the weights, boxes are bounded in float32, rounded outwards, which is nearly twice as fast, until they are small or
@@ -269,7 +269,8 @@ class BoxSearch:
         boxes, row = boxes.restrict(halved), row[halved]
         if len(boxes) == 0:
             return
-        score = row.abs() * boxes.width + self._gaps(units, left[halved]) * boxes.width
+        fall, gap = row.abs() * boxes.width, self._gaps(units, left[halved]) * boxes.width
+        score = _shares(fall) + _shares(gap)
         possible = boxes.divisible()
         stuck = ~possible.any(1)
         for place in boxes.owner[stuck].unique().tolist():
@@ -299,7 +300,12 @@ class BoxSearch:
             low, high = within.lower.flatten(1)[which].double(), within.upper.flatten(1)[which].double()
             gap = ((-low).clamp(min=0) * high.clamp(min=0)) / (high - low).clamp(min=1e-300)
             total += (gap / (high - low).clamp(min=1e-300)) @ moves.T
-        return GAP * total
+        return total
+
+
+def _shares(values: Float[Tensor, " n free"]) -> Float[Tensor, " n free"]:
+    """Parts of the sums, so that the scales of outputs and of units do not matter; 0 where the sum is 0."""
+    return values / values.sum(1, keepdim=True).clamp(min=math.ulp(0.0))
 
 
 def _rounded_up(values: Float[Tensor, " n *input"]) -> Float[Tensor, " n *input"]:
@@ -309,4 +315,3 @@ def _rounded_up(values: Float[Tensor, " n *input"]) -> Float[Tensor, " n *input"
 
 
 _TRIED = 16  # points of a batch that are confirmed
-GAP = 0.01
