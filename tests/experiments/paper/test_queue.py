@@ -156,14 +156,6 @@ def digests(out):
     return {file.parent.name: digest(load(file)) for file in (out / "networks").glob("*/model.safetensors")}
 
 
-@pytest.fixture
-def interruptible():
-    """SIGINT reaches the processes that a test starts, also where the tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def command(out):
     return [
         *(sys.executable, "-m", "relucert", "reproduce", "table1", "--quick", "--queue", "--models", "fc1"),
@@ -177,7 +169,7 @@ def epochs_below(out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_process_that_is_stopped_goes_on_bit_for_bit(tmp_path, interruptible, number):
+def test_a_process_that_is_stopped_goes_on_bit_for_bit(tmp_path, number):
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
     out = tmp_path / "stopped"
     for epochs in (2, 7):  # in the first network, and in the second one

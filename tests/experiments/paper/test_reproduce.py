@@ -200,6 +200,27 @@ def test_records_of_another_network_are_refused_and_kept(done, tmp_path):
     with pytest.raises(RecordConflict, match=r"tables23\.jsonl must hold records of network \w+ alone"):
         run(tmp_path, runs=out / "networks")
     assert file.read_bytes() == foreign
+    file.unlink()
+    run(tmp_path, runs=out / "networks")
+    file.write_bytes(foreign)  # later, when the network has a description
+    with pytest.raises(RecordConflict, match=r"tables23\.jsonl must hold records of network \w+ alone"):
+        run(tmp_path, runs=out / "networks")
+    assert file.read_bytes() == foreign
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_verdicts_of_a_batch_that_was_interrupted_are_the_same_to_the_last_digit(tmp_path, kept):
+    name = "digits-fc1-plain-inf"
+    given = {"schemes": ("plain",), "points": 8}
+    run(tmp_path, "table1", **given)
+    whole, file = records(tmp_path)[name], tmp_path / "records" / f"{name}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    verdicts = [line for line in lines if b"certify by" in line]
+    assert len(verdicts) > kept
+    attacks = [line for line in lines if b"certify by" not in line and b"smallest by" not in line]
+    file.write_bytes(b"".join([*attacks, *verdicts[-kept:]]))
+    run(tmp_path, "table1", **given, workers=2)
+    assert records(tmp_path)[name] == whole
 
 
 def test_another_number_of_epochs_is_another_run(done):
@@ -261,8 +282,7 @@ def test_all_of_it_on_the_digits(tmp_path):
 
 @pytest.mark.slow
 def test_killed_at_any_moment_it_ends_with_the_same_records(done, tmp_path):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell lets it be ignored
-    words = [
+    words = (
         "reproduce",
         "table1",
         "--quick",
@@ -274,11 +294,9 @@ def test_killed_at_any_moment_it_ends_with_the_same_records(done, tmp_path):
         "1",
         "--points",
         "4",
-        "--workers",
-        "1",
-        "--out",
-    ]
-    command = [sys.executable, "-m", "relucert", *words, str(tmp_path), "--runs", str(tmp_path / "none")]
+    )
+    flags = ("--workers", "1", "--out", str(tmp_path), "--runs", str(tmp_path / "none"))
+    command = [sys.executable, "-m", "relucert", *words, *flags]
     moments = (
         ("pgd", signal.SIGINT),
         ("apgd", signal.SIGKILL),
@@ -295,7 +313,6 @@ def test_killed_at_any_moment_it_ends_with_the_same_records(done, tmp_path):
             os.kill(process.pid, number)
             process.communicate()
         assert process.returncode in (-number, 130)
-    signal.signal(signal.SIGINT, before)
     subprocess.run(command, check=True, capture_output=True)
     out, _, _ = done
     whole = {name: own for name, own in records(out).items() if "tables23" not in name}

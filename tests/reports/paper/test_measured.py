@@ -64,6 +64,10 @@ def test_errors_join_all_witnesses_and_all_proofs(tmp_path):
     found = network(tmp_path)
     assert found.errors() == (50.0, 75.0)  # 0, 1, 4 and 5 of 8; all but 2 and 7
     assert found.undecided() == [3, 6]
+    by = {("vulnerable", name): 1 for name in ("pgd", "apgd", "region")} | {
+        ("robust", name): 1 for name in ("crown", "kw")
+    }
+    assert found.deciders() == by
     assert found.seconds(lambda record: record.method.startswith("certify")) == 4.0
 
 

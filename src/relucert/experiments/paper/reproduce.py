@@ -46,7 +46,10 @@ def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Wa
     for name in (NETWORKS, RECORDS, ARRAYS):
         with file_access(config.out / name):
             (config.out / name).mkdir(parents=True, exist_ok=True)
-    return [path for name, networks in selected.items() for path in work.files(experiments[name], networks)]
+    written = {name: work.done(experiments[name], networks) for name, networks in selected.items()}
+    for name in list(selected)[:-1]:  # later experiments have asked more of networks that they share with this one
+        written[name] = work.files(experiments[name])
+    return [path for files in written.values() for path in files]
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class _Work:
         """The configuration of the call."""
         return self.selection.config
 
-    def files(self, experiment: Experiment, networks: Sequence[PaperNetwork]) -> list[Path]:
-        """The files of one experiment: its networks one after the other, then arrays, tables and figures."""
+    def done(self, experiment: Experiment, networks: Sequence[PaperNetwork]) -> list[Path]:
+        """The files of one experiment after its networks, one after the other, and its arrays."""
         config, folders = self.config, {}
         effort = Effort(points=config.points, timeout=config.timeout, quick=config.quick)
         for number, network in enumerate(networks, 1):
@@ -84,16 +87,23 @@ class _Work:
         if experiment.arrays is not None:
             self.say(f"{experiment.name}: arrays of the figures")
             experiment.arrays(folders, config.out / ARRAYS, effort)
-        files = experiment.write(list(measured(config.out / RECORDS).values()), config.out)
+        files = self.files(experiment)
         self.say(f"{experiment.name}: {', '.join(path.name for path in files)}")
         return files
+
+    def files(self, experiment: Experiment) -> list[Path]:
+        """The files of one experiment, from all that the folder knows."""
+        return experiment.write(list(measured(self.config.out / RECORDS).values()), self.config.out)
 
     def _described(self, network: PaperNetwork, folder: Path) -> Path:
         """The file that describes the network of a run; records about another network are refused."""
         about = self.config.out / RECORDS / f"{network.name}.json"
         net = load(folder)
-        if about.exists() and MeasuredNetwork.read(about).model == digest(net):
-            return about
+        if about.exists():
+            known = MeasuredNetwork.read(about)
+            if known.model == digest(net):
+                self.say(f"{network.name}: {known.known} records")
+                return about
         run = run_config(folder)
         assert run is not None
         data = dataset(network.data)
@@ -103,7 +113,6 @@ class _Work:
             test_error=error(net, data.x_test.to(net.dtype), data.y_test), eps=default_eps(network.data, network.p),
             records=about.with_suffix(".jsonl"),
         )  # fmt: skip
-        if found.store is not None:
-            self.say(f"{network.name}: {len(found.store)} records are there already")
+        self.say(f"{network.name}: {found.known} records")
         write_atomically(about, found.to_json())
         return about

@@ -38,6 +38,9 @@ class Only(StrEnum):
 class Step:
     """A method and the first `points` test points, all with None; `only` leaves some of these out.
 
+    With `fixed` verifiers take batches as a run that was never stopped, so that margins are the same to the last digit as well;
+    what is lost by an interruption is a batch then.
+
     With `labels` False the question is about the predicted class, as in the paper's mean distances. The order of steps is
     that of a cascade: cheap ones first, then what they leave open. `timeout`: seconds of the verifier for a point.
     """
@@ -49,6 +52,7 @@ class Step:
     only: Only = Only.ALL
     batch: int = 100
     timeout: float | None = None
+    fixed: bool = False
 
     def records(
         self, network: MeasuredNetwork, folder: Path, workers: int | None = None, scheduler: str | None = None
@@ -62,7 +66,9 @@ class Step:
             "batch": self.batch, "workers": workers, "scheduler": scheduler, "out": network.records,
         }  # fmt: skip
         task = self._task(about, network.eps)
-        with closing(task.records(self._chosen(network, len(task)))) as records:
+        chosen = self._chosen(network, task)
+        found = task.records(chosen, fixed=self.fixed) if isinstance(task, CertifyTask) else task.records(chosen)
+        with closing(found) as records:
             yield from records
 
     def _task(self, about: dict[str, Any], eps: float | None) -> CertifyTask | RadiusTask | AttackTask:
@@ -76,13 +82,13 @@ class Step:
             case Verb.SMALLEST:
                 return AttackTask(AttackConfig(**about, labels=self.labels))
 
-    def _chosen(self, network: MeasuredNetwork, points: int) -> list[int] | None:
+    def _chosen(self, network: MeasuredNetwork, task: CertifyTask | RadiusTask | AttackTask) -> list[int] | None:
         """The points that the step is needed for; None for all.
 
-        Records of this step itself change nothing about points that it has not reached, so that a run which was stopped
-        anywhere ends with the same records.
+        Records of this step itself do not count, so that a run which was stopped anywhere ends with the same records.
         """
         if self.only is Only.ALL:
             return None
-        known = network.undecided() if self.only is Only.OPEN else network.optima
-        return [index for index in known if index < points]
+        own = task.question.record(0).method
+        known = network.undecided(lambda record: record.method != own) if self.only is Only.OPEN else network.optima
+        return [index for index in known if index < len(task)]

@@ -152,6 +152,9 @@ def _notes(networks: Iterable[MeasuredNetwork]) -> list[str]:
         said = f"- {network.name}: {network.source}, {network.epochs} epochs, {points} points"
         if left_out := network.left_out(_BOTH):
             said += f", {left_out} of them without a counterexample by CW and left out of means"
+        if subject is not None and subject.radii:
+            said += "".join(f", {count} {verdict} by {by}" for (verdict, by), count in network.deciders().items())
+            said += f", {sum(subject.seconds.values()):.0f} s"
         if open_:
             said += f"; {len(open_)} undecided at {network.eps:.4g}: {', '.join(map(str, open_))}"
         lines.append(f"{said}. `{network.command}`")
