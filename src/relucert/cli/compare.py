@@ -62,7 +62,8 @@ def _radius(value: float) -> str:
 def run(config: Compare) -> int:
     """Print figures side by side, how verdicts move, and points on request."""
     from relucert.cli._next import next_line
-    from relucert.cli._points import print_table, say
+    from relucert.cli._points import print_table
+    from relucert.cli._text import say
     from relucert.reports.comparison import comparisons
     from relucert.reports.intervals import subjects
     from relucert.reports.sources import named_stores

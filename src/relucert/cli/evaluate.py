@@ -30,7 +30,8 @@ def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_proofs
-    from relucert.cli._points import error_text, say
+    from relucert.cli._points import error_text
+    from relucert.cli._text import say
     from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})

@@ -32,7 +32,8 @@ def run(config: Radius) -> int:
     """Find the radii with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_report
-    from relucert.cli._points import line, plain, print_points, say
+    from relucert.cli._points import line, plain, print_points
+    from relucert.cli._text import say
     from relucert.evaluation.radius import Radii, RadiusTask
 
     radii = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})

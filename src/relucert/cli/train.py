@@ -117,7 +117,7 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.cli._next import next_line
-    from relucert.cli._points import say
+    from relucert.cli._text import say
     from relucert.training.loop import train
     from relucert.training.progress import ERROR_OF, Terminal, Watcher
     from relucert.training.ranks import process_group
