@@ -124,7 +124,10 @@ def run(config: Train) -> int:
 
     plain = TrainConfig(**{field.name: getattr(config, field.name) for field in fields(TrainConfig)})
     with process_group() as ranks:
-        done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+        try:
+            done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted: the same command goes on in {plain.folder}") from None
     if ranks.rank > 0:  # the first of several processes has the folder, and speaks
         return 0
     if config.json:
