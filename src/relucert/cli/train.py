@@ -126,8 +126,9 @@ def run(config: Train) -> int:
     with process_group() as ranks:
         try:
             done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted: the same command goes on in {plain.folder}") from None
+        except KeyboardInterrupt as stop:
+            said = str(stop) or "interrupted; the same command goes on there"
+            raise KeyboardInterrupt(f"{plain.folder}: {said}") from None
     if ranks.rank > 0:  # the first of several processes has the folder, and speaks
         return 0
     if config.json:
