@@ -54,7 +54,9 @@ def run(config: Doctor) -> int:
         table.add_row({True: "ok", False: "FAULT", None: ""}[check.fine], check.what, check.found)
     Console().print(table)
     if broken:
-        say("proofs about the network as executed in float32 do not hold here: docs/theory/rounding.md says what they assume")
+        say(
+            "proofs about the network as executed in float32 do not hold here: docs/theory/rounding.md says what they assume"
+        )
     else:
         say("this machine computes as proofs assume")
     return int(broken)
