@@ -55,7 +55,7 @@ def run(config: Radius) -> int:
         f"mean upper {found.mean_upper:.5f}: distance of the nearest adversarial example found, on "
         f"{right - found.without_witness} points"
     )
-    say(f"exact on {found.share_exact:.1%} of the {right} correctly classified points: both ends meet")
+    say(f"both ends meet (exact) on {found.share_exact:.1%} of the {right} correctly classified points")
     print_points(found.records, config.show)
     print(f"records: {radii.records}")
     print(next_report(radii))
