@@ -121,7 +121,6 @@ WHERE = {
     "training/losses/stability.py": "training/test_bounded_schemes.py",
     "training/losses/universal.py": "training/test_schemes.py",
     "training/old_config.py": "training/test_config.py",
-    "training/progress.py": "training/test_loop.py",
     "training/run.py": "training/test_loop.py::test_the_folder_holds_everything_and_a_finished_run_is_not_done_again",
     "training/schemes/adversarial.py": "training/test_config.py::test_texts_and_values_are_the_same_scheme",
     "training/schemes/bounded.py": "training/test_bounded_schemes.py",

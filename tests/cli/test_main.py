@@ -1,12 +1,15 @@
 import contextlib
 import dataclasses
+import fcntl
 import importlib
 import io
 import json
 import os
 import shlex
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +238,33 @@ def test_mistakes_get_one_line_and_exit_code_2_and_leave_nothing_behind(
     assert message in " ".join(said.split())
     assert "Traceback" not in said
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["broken.safetensors"]
+
+
+def test_a_mistake_is_plain_text_on_a_terminal_and_broken_between_words():
+    """In a pseudo-terminal of 40 columns, where the parser draws colours."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    command = [sys.executable, "-c", "from relucert.cli import main; main()", "certify", "net.onnx"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment | {"PYTHONPATH": str(SOURCE), "TERM": "xterm"},
+    ) as process:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # the end of a terminal is an error
+            while part := os.read(ours, 4096):
+                said += part
+    os.close(ours)
+    lines = said.decode().replace("\r", "").splitlines()
+    assert process.returncode == 2
+    assert " ".join(lines) == (
+        "relucert: error: data must be given for net.onnx, which is no run's folder. See relucert certify --help"
+    )
+    assert max(map(len, lines)) <= 40
 
 
 def test_a_mistake_ends_the_process_with_exit_code_2():

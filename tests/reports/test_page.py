@@ -158,6 +158,15 @@ def test_themes_narrow_screens_and_print(tab):
     assert tab.is_visible("#models")
 
 
+def test_thumbnails_share_one_picture(tab):
+    """A copy of the picture's address in each of a thousand thumbnails would take a second to draw."""
+    styles = tab.eval_on_selector_all("#grid .thumb", "nodes => nodes.map(node => node.getAttribute('style'))")
+    assert len(styles) == POINTS
+    assert not any("data:" in style or "var(" in style for style in styles)
+    drawn = tab.eval_on_selector("#grid .thumb", "node => getComputedStyle(node).backgroundImage")
+    assert drawn.startswith('url("data:image/png')
+
+
 def test_every_control_has_a_name(tab):
     script = """() => [...document.querySelectorAll('button, input, select, [role=img]')].filter(node => !(
         node.getAttribute('aria-label') || node.innerText || node.labels?.length)).map(node => node.outerHTML)"""

@@ -11,7 +11,7 @@ from typing import Any
 from relucert.cli._help import flags, subcommands
 from relucert.core.errors import InvalidInput
 
-_BOX = re.compile(r"[─-╿]+|-{4,}")  # the frames that tyro draws
+_BOX = re.compile(r"\x1b\[[0-9;]*m|[─-╿]+|-{4,}")  # the colours and frames that tyro draws
 _VALUE = re.compile(r"Error parsing (\S+): .*? from \[(.*?)\]\.")
 _CHOICE = re.compile(r"invalid choice (.*?) for argument (\S+)\. Expected one of \((.*?)\)")
 _MISSING = re.compile(r"Missing value for argument '(.*?)'")

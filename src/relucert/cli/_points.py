@@ -1,13 +1,10 @@
-"""How verbs print: sentences, a table of points from their records, and a table of verdicts."""
+"""How verbs print: a table of points from their records, a table of verdicts, and the robust error."""
 
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from relucert.records.answers import method_of, why
@@ -83,14 +80,6 @@ def print_points(records: Sequence[Record], show: int) -> None:
     """The first points as a table, if any are wanted."""
     if show:
         print_table(points_table(records[:show]))
-
-
-def say(text: str) -> None:
-    """Print a sentence; on a terminal it is broken between words."""
-    if sys.stdout.isatty():
-        width = max(20, shutil.get_terminal_size().columns)
-        text = fill(text, width, break_long_words=False, break_on_hyphens=False)
-    print(text)
 
 
 def error_text(ends: tuple[float, float]) -> str:

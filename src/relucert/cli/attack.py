@@ -33,7 +33,8 @@ def run(config: Attack) -> int:
     """Attack with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
     from relucert.cli._next import next_report
-    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
+    from relucert.cli._points import error_text, line, print_points, print_table, verdicts_table
+    from relucert.cli._text import say
     from relucert.evaluation.attack import Attacked, AttackTask
 
     plain = AttackConfig(**{field.name: getattr(config, field.name) for field in fields(AttackConfig)})

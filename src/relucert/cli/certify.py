@@ -33,7 +33,8 @@ def run(config: Certify) -> int:
     """Certify with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed, verdict_counts
     from relucert.cli._next import next_open, next_report
-    from relucert.cli._points import error_text, line, print_points, print_table, say, verdicts_table
+    from relucert.cli._points import error_text, line, print_points, print_table, verdicts_table
+    from relucert.cli._text import say
     from relucert.evaluation.certify import CertifyTask, Verdicts
     from relucert.evaluation.union import UnionTask
 

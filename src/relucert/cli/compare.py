@@ -62,7 +62,8 @@ def _radius(value: float) -> str:
 def run(config: Compare) -> int:
     """Print figures side by side, how verdicts move, and points on request."""
     from relucert.cli._next import next_line
-    from relucert.cli._points import print_table, say
+    from relucert.cli._points import print_table
+    from relucert.cli._text import say
     from relucert.reports.comparison import comparisons
     from relucert.reports.intervals import subjects
     from relucert.reports.sources import named_stores
@@ -76,9 +77,12 @@ def run(config: Compare) -> int:
             f"{found.first.data}, l_{found.first.p:g} {found.eps:.4g}, verdicts on the {found.shared} points that both have:"
         )
         print_table(_figures(found))
+        say(f"how many points have which verdicts; rows: {found.first.name}, columns: {found.second.name}")
         print_table(_moves(found))
-        if config.show:
+        if config.show and found.differing:
             print_table(_points(found, config.show))
+        if not found.differing:
+            say("no verdict differs")
     if not config.json:
         print(next_line("report", config.first, config.second, "-o", "report.html"))
     return 0
@@ -87,7 +91,9 @@ def run(config: Compare) -> int:
 def _figures(found: Comparison) -> Table:
     from rich.table import Table
 
-    table = Table("", found.first.name, found.second.name)
+    table = Table("")
+    for name in (found.first.name, found.second.name):
+        table.add_column(name, justify="right")
     for name, text in _ROWS.items():
         table.add_row(name, *map(text, found.figures))
     return table
@@ -97,7 +103,9 @@ def _moves(found: Comparison) -> Table:
     """How many points have which pair of verdicts."""
     from rich.table import Table
 
-    table = Table(f"{found.first.name} \\ {found.second.name}", *map(str, Verdict))
+    table = Table("")
+    for other in Verdict:
+        table.add_column(str(other), justify="right")
     for one in Verdict:
         table.add_row(str(one), *(str(found.verdicts[one, other] or "") for other in Verdict))
     return table

@@ -102,6 +102,9 @@ def _list(config: List) -> int:
         return 0
     from rich.table import Table
 
+    from relucert.cli._next import next_line
+    from relucert.cli._text import say
+
     table = Table("name", "shape", "classes", "train", "test", "found")
     for row in rows:
         found = row["found"]
@@ -109,7 +112,12 @@ def _list(config: List) -> int:
             found = f"{len(row['files'])} of {len(SPECS[row['name']].archives)} archives"
         shape = " x ".join(map(str, row["input_shape"]))
         table.add_row(row["name"], shape, *(str(row[key]) for key in ("classes", "train", "test")), found)
-    _print(table, f"Data folder: {data_folder(config.folder)} (set {VARIABLE} or --folder to use another)")
+    _print(table)
+    say(f"data folder: {data_folder(config.folder)} (set {VARIABLE} or --folder to use another)")
+    missing = [row["name"] for row in rows if row["found"] == "missing"]
+    if missing:
+        folder = [] if config.folder is None else ["--folder", config.folder]
+        print(next_line("data", "fetch", missing[0], *folder))
     return 0
 
 

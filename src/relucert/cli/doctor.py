@@ -45,6 +45,8 @@ def run(config: Doctor) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from relucert.cli._text import say
+
     table = Table(title="this machine, and what proofs assume of it", title_justify="left")
     for heading in ("", "check", "found"):
         table.add_column(heading)
@@ -52,7 +54,11 @@ def run(config: Doctor) -> int:
         table.add_row({True: "ok", False: "FAULT", None: ""}[check.fine], check.what, check.found)
     Console().print(table)
     if faulty:
-        print("proofs about the network as executed in float32 do not hold here: see docs/architecture.md")
+        say(
+            "proofs about the network as executed in float32 do not hold here: docs/theory/rounding.md says what they assume"
+        )
+    else:
+        say("this machine computes as proofs assume")
     return int(faulty)
 
 

@@ -30,7 +30,8 @@ def run(config: Evaluate) -> int:
     """Evaluate with a progress bar, and print a table."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_proofs
-    from relucert.cli._points import error_text, say
+    from relucert.cli._points import error_text
+    from relucert.cli._text import say
     from relucert.evaluation.evaluate import EvaluateTask
 
     plain = EvaluateConfig(**{field.name: getattr(config, field.name) for field in fields(EvaluateConfig)})
@@ -42,10 +43,14 @@ def run(config: Evaluate) -> int:
     norm = "l_inf" if result.p == float("inf") else f"l_{result.p:g}"
     say(f"{plain.model} on {plain.data}, {norm} {result.eps:.4g}, {result.attack}, {result.seconds:.1f} s")
     say(f"test error {result.test_error:.2%} of the whole test set")
-    proved = "the attack alone proves nothing" if result.regions is None else "the rest is proved by the region theorem"
+    proved = (
+        "the attack alone proves nothing"
+        if result.regions is None
+        else "at most what the region theorem does not prove"
+    )
     say(
-        f"robust error {error_text(result.robust_error)} of the first {result.points} points: "
-        f"misclassified or falsified, and {proved}"
+        f"robust error {error_text(result.robust_error)} of the first {result.points} points: at least what is misclassified "
+        f"or falsified, {proved}"
     )
     if result.regions is not None:
         found = result.regions

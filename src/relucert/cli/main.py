@@ -71,8 +71,7 @@ def run(arguments: list[str]) -> int:
     full = arguments[0] == "help"
     verb, rest = (arguments[1], arguments[2:]) if full else (arguments[0], arguments[1:])
     if verb not in VERBS:
-        print(f"relucert: error: there is no verb {verb!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
-        return 2
+        return _fault(f"there is no verb {verb!r}; verbs are {', '.join(VERBS)}")
     from relucert.core.errors import RelucertError
 
     module: Any = importlib.import_module(f"relucert.cli.{verb}")
@@ -86,7 +85,7 @@ def run(arguments: list[str]) -> int:
     except RelucertError as error:
         return _fault(str(error))
     except KeyboardInterrupt as interrupt:
-        print(f"relucert: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+        _tell(f"relucert: {str(interrupt) or 'interrupted'}")
         return 130
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
@@ -130,12 +129,19 @@ class _Command:
 
 def _warn(message: Warning | str, *_: Any) -> None:
     """A warning as one line on stderr."""
-    print(f"relucert: warning: {message}", file=sys.stderr)
+    _tell(f"relucert: warning: {message}")
 
 
 def _fault(text: str) -> int:
-    print(f"relucert: error: {text}", file=sys.stderr)
+    _tell(f"relucert: error: {text}")
     return 2
+
+
+def _tell(text: str) -> None:
+    """A line on stderr, broken between words on a terminal."""
+    from relucert.cli._text import folded
+
+    print(folded(text, sys.stderr), file=sys.stderr)
 
 
 def _help() -> str:

@@ -32,7 +32,8 @@ def run(config: Radius) -> int:
     """Find the radii with a progress bar, and print the summary, and points on request."""
     from relucert.cli._bar import followed
     from relucert.cli._next import next_report
-    from relucert.cli._points import line, plain, print_points, say
+    from relucert.cli._points import line, plain, print_points
+    from relucert.cli._text import say
     from relucert.evaluation.radius import Radii, RadiusTask
 
     radii = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
@@ -54,7 +55,7 @@ def run(config: Radius) -> int:
         f"mean upper {found.mean_upper:.5f}: distance of the nearest adversarial example found, on "
         f"{right - found.without_witness} points"
     )
-    say(f"exact on {found.share_exact:.1%} of the {right} correctly classified points: both ends meet")
+    say(f"both ends meet (exact) on {found.share_exact:.1%} of the {right} correctly classified points")
     print_points(found.records, config.show)
     print(f"records: {radii.records}")
     print(next_report(radii))

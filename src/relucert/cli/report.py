@@ -32,7 +32,8 @@ EXAMPLES = ("relucert report runs/plain runs/mmr -o report.html",)
 
 def run(config: Report) -> int:
     """Write the page, and say what is in it and where it is."""
-    from relucert.cli._points import error_text, say
+    from relucert.cli._points import error_text
+    from relucert.cli._text import say
     from relucert.experiments.report import report
     from relucert.reports.intervals import summary
 

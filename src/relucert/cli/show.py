@@ -48,7 +48,8 @@ EXAMPLES = ("relucert show runs/mnist-fc1-mmr-inf --verdict unknown",)
 def run(config: Show) -> int:
     """Print the points that are wanted, and how many there are."""
     from relucert.cli._next import next_line
-    from relucert.cli._points import line, points_table, print_table, say
+    from relucert.cli._points import line, points_table, print_table
+    from relucert.cli._text import say
     from relucert.records.answers import method_of
     from relucert.reports.sources import open_records
 

@@ -117,14 +117,18 @@ def _number(name: str, value: str | bool) -> float | int | bool:
 def run(config: Train) -> int:
     """Train, and print the last evaluation and the folder of the network."""
     from relucert.cli._next import next_line
-    from relucert.cli._points import say
+    from relucert.cli._text import say
     from relucert.training.loop import train
     from relucert.training.progress import ERROR_OF, Terminal, Watcher
     from relucert.training.ranks import process_group
 
     plain = TrainConfig(**{field.name: getattr(config, field.name) for field in fields(TrainConfig)})
     with process_group() as ranks:
-        done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+        try:
+            done = train(plain, Watcher() if config.json or ranks.rank > 0 else Terminal(), ranks)
+        except KeyboardInterrupt as stop:
+            said = str(stop) or "interrupted; the same command goes on there"
+            raise KeyboardInterrupt(f"{plain.folder}: {said}") from None
     if ranks.rank > 0:  # the first of several processes has the folder, and speaks
         return 0
     if config.json:

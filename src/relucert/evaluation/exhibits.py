@@ -20,6 +20,9 @@ from relucert.networks.network import Network
 SIDE = 72
 """Cells of a slice in each direction."""
 
+BUDGET = 1 << 24
+"""Bytes of a slice that are computed together: little enough to be used again and again without asking for memory."""
+
 SUFFIXES = (".safetensors", ".onnx", ".onnx.gz", ".mat")
 """What the name of a network's file ends in, where records stand beside it."""
 
@@ -102,7 +105,7 @@ def slice_view(
     reach = float((around[0] - point).norm()) * (1.5 if witness is not None else 0.75)
     corner = torch.full((2,), reach, dtype=torch.float64)
     plane = replace(plane, lower=-corner, upper=corner)
-    grid = slice_grid(net, plane, (SIDE, SIDE))
+    grid = slice_grid(net, plane, (SIDE, SIDE), BUDGET)
     st = torch.cartesian_prod(grid.t, grid.s).flip(1)
     offsets = (plane.exact(st) - plane.origin).flatten(1)
     norms = offsets.norm(p, 1) if math.isfinite(p) else offsets.abs().amax(1)

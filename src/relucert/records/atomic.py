@@ -99,7 +99,7 @@ class AppendFile:
         except BlockingIOError as error:
             raise FileInUse(
                 f"{self.path} is being written by someone else: wait until they close it, or write another file and "
-                "merge the two"
+                "merge the two (relucert merge)"
             ) from error
         except OSError as error:
             raise FileAccessError(f"{self.path} cannot be locked: {error.strerror or error}") from error

@@ -147,11 +147,10 @@ class Explorer {
         node.style.height = `${sheet.height * scale + 6}px`;
         node.style.backgroundSize = `${sheet.width * sheet.columns * scale}px auto`;
         node.style.backgroundPosition = `-${(tile % sheet.columns) * sheet.width * scale}px -${Math.floor(tile / sheet.columns) * sheet.height * scale}px`;
-        node.style.backgroundImage = `var(--sheet-${set.number})`;
       }
       this.thumbs.set(row.index, node);
     }
-    node.className = `thumb ${node.classList.contains("text") ? "text" : "image"} ${verdict}`;
+    node.className = `thumb ${node.classList.contains("text") ? "text" : `image sheet-${set.number}`} ${verdict}`;
     node.tabIndex = place === this.current ? 0 : -1;
     const ends = row.correct ? `, radius ${number(row.lower)} to ${number(row.upper)}` : `, predicted ${names(row.prediction)}`;
     node.setAttribute("aria-label", `Point ${row.index}, ${names(row.label)}, ${verdict}${ends}`);

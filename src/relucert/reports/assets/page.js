@@ -5,7 +5,8 @@ const find = (id) => document.getElementById(id);
 const groups = new Map();
 Object.values(stored.data).forEach((set, i) => {
   set.number = i;
-  if (set.kind === "image") document.documentElement.style.setProperty(`--sheet-${i}`, `url("${set.sheet.png}")`);
+  // One rule for all thumbnails: a variable would copy the address of the sheet into each of them.
+  if (set.kind === "image") document.head.append(element("style", {}, `.sheet-${i} { background-image: url("${set.sheet.png}"); }`));
 });
 for (const one of stored.subjects) {
   const subject = new Subject(one, stored.data);

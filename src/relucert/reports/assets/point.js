@@ -131,6 +131,16 @@ function sliceFigure(subject, row) {
       + `the dot is the input${view.witness ? ", the cross the adversarial example" : ""}.`));
 }
 
+/** What the word says that records have for undecided points. */
+const REASONS = {
+  time: "the clock ended the search",
+  nodes: "branch and bound reached its number of subproblems",
+  memory: "the open subproblems would not fit into memory",
+  bound: "the bound is too weak, and the method has nothing more to try",
+  rounding: "the bound is positive, but not by more than its rounding error",
+  subproblem: "a full leaf could not be decided",
+};
+
 function facts(subject, row, eps) {
   const verdict = verdictOf(row, eps);
   const covers = { executed: ", for the network as it runs", real: ", in real arithmetic" }[row.arithmetic] ?? "";
@@ -139,7 +149,7 @@ function facts(subject, row, eps) {
     ["Proved radius", row.lower > 0 && row.correct ? `${number(row.lower)}, by ${row.lowerBy}${covers}` : "none"],
     ["Nearest adversarial", Number.isFinite(row.upper) ? `${number(row.upper)}, by ${row.upperBy}` : row.correct ? "none known" : "the input itself is misclassified"],
     ["Proved margin", row.margin === null ? null : `${number(row.margin)} at eps ${number(subject.eps)}`],
-    ["Why undecided", verdict === "unknown" ? row.reason : null],
+    ["Why undecided", verdict === "unknown" && row.reason ? REASONS[row.reason] ?? row.reason : null],
     ["Time", duration(row.seconds)],
   ];
   return element("dl", { class: "facts" }, ...list.filter(([, value]) => value).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
