@@ -110,6 +110,11 @@ class WindowHyperplanes(Hyperplanes):
         """The positions in a channel of the entries of every window, -1 for padding."""
         return cast(MaxPool2d, self.node.op).windows()
 
+    @cached_property
+    def padded(self) -> bool:
+        """Whether windows reach into the padding."""
+        return bool((self.windows < 0).any())
+
     @property
     def count(self) -> int:
         return math.prod(self.node.shape) * self.windows.shape[1]
@@ -151,16 +156,12 @@ class WindowHyperplanes(Hyperplanes):
     def along(
         self, directions: Float[Tensor, " batch n *shape"], pattern: Tensor
     ) -> Float[Tensor, " batch n hyperplanes"]:
-        op, windows = cast(MaxPool2d, self.node.op), self.windows
-        own = op.linear(directions, pattern)
-        if op.tiles:  # a view: no entries are copied, and none added up in the gradient
-            (high, wide), (rows, columns) = op.kernel, self.node.shape[1:]
-            tiled = directions.unflatten(4, (columns, wide)).unflatten(3, (rows, high))
-            return (own[..., None, None] - tiled.transpose(4, 5)).flatten(2)
         flat = directions.flatten(3)
-        places = windows.to(flat.device)
-        other = flat.gather(3, places.clamp(min=0).flatten().expand(*flat.shape[:3], -1)).unflatten(3, places.shape)
-        return (own.flatten(3).unsqueeze(4) - other).masked_fill(places < 0, 0.0).flatten(2)
+        windows, lead = self.windows.to(flat.device), flat.shape[:3]
+        own = flat.gather(3, pattern.flatten(2)[:, None].expand(*lead, -1)).unsqueeze(4)
+        other = flat.gather(3, windows.clamp(min=0).flatten().expand(*lead, -1)).unflatten(3, windows.shape)
+        found = own - other
+        return (found.masked_fill(windows < 0, 0.0) if self.padded else found).flatten(2)
 
 
 class LinearRegion:

@@ -290,14 +290,6 @@ class MaxPool2d(Windowed, Switching):
         super().__init__(**windows)
         self.in_shape, self.dilation = in_shape, dilation
 
-    @property
-    def tiles(self) -> bool:
-        """Whether the windows tile the image: every entry lies in one of them, and none in the padding."""
-        sizes = zip(self.in_shape[1:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        return all(
-            kernel == stride and (pad, gap) == (0, 1) and size % kernel == 0 for size, kernel, stride, pad, gap in sizes
-        )
-
     def _pool(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return F.max_pool2d(  # type: ignore[return-value]
             z, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
