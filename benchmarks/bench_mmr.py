@@ -1,8 +1,8 @@
 """A full MMR training step (forward, backward, Adam) against two baselines, in one run.
 
 - All rows: the norms of all rows with gradients, by products of blocks (`geometry.distances.free_distances`) and torch's own
-  matrix products. This is how a step was made before rows were screened and shared. Steps of both kinds take turns, and ratios are of processor seconds, so
-  that they hold on a busy machine. Losses and gradients are compared.
+  matrix products. This is how a step was made before rows were screened and shared. Steps of both kinds take turns, and ratios
+  are of processor seconds, so that they hold on a busy machine. Losses and gradients are compared.
 - Dense: the formulation of the paper's code, batch x d identity columns through every layer under autograd, in chunks of 16
   examples, as it needs tens of gigabytes otherwise. For the CNN alone.
 

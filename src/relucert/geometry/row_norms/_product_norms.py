@@ -52,8 +52,9 @@ class SharedProductNorms(torch.autograd.Function):
 class ClassRowNorms(torch.autograd.Function):
     """`apply(last, first, slopes, rows, q)`: the norms (n,) of (last_y - last_s) diag(slopes_b) first, for rows (b, y, s).
 
-    These are decision hyperplanes behind one hidden layer, with weights `last` (classes, units) and `first` (units, inputs), and
-    slopes (batch, units) that are constants. Both gradients come from one product for each class k,
+    These are decision hyperplanes behind one hidden layer, with weights `last` (classes, units) and `first` (units, inputs),
+    and slopes (batch, units) that are constants; rows of one example b share y. Both gradients come from one product for each
+    class k,
 
         T_k = sum_(rows with y = k) slopes_b' S - sum_(rows with s = k) slopes_b' S,    S: the slopes of the norms,
 
