@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_they_are_those_of_all_rows(name, p, dtype):
     net, x, ball, prop, known = problem(name, p, dtype)
     every = crown_margins(net, known, x, ball, prop).stacked()
     found = least_margins(net, known, x, ball, prop, BUDGET).stacked()
-    near = {"rtol": NEAR[dtype], "atol": NEAR[dtype]}
+    near: dict[str, Any] = {"rtol": NEAR[dtype], "atol": NEAR[dtype]}
     torch.testing.assert_close(found.amin(1), every.amin(1), **near)
     assert bool((found <= every + NEAR[dtype] * (1 + every.abs())).all())
     open_ = ~(every[..., 2] > NEAR[dtype]).all(1)
@@ -76,7 +77,7 @@ def test_verifiers_have_the_margins_of_all_rows(name, dtype, monkeypatch):
     found = proved_margins(query, CROWN())
     monkeypatch.setattr("relucert.bounding.methods.crown.SINGLE", 10**9)
     every = proved_margins(query, CROWN())
-    near = {"rtol": NEAR[dtype], "atol": NEAR[dtype]}
+    near: dict[str, Any] = {"rtol": NEAR[dtype], "atol": NEAR[dtype]}
     for kind in ("computed", "real", "executed"):
         torch.testing.assert_close(getattr(found, kind).amin(1), getattr(every, kind).amin(1), **near)
     assert torch.equal((found.executed > 0).all(1), (every.executed > 0).all(1))

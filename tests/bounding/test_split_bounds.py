@@ -195,7 +195,7 @@ def test_an_open_point_has_the_margin_of_its_worst_subproblem() -> None:
 
 @pytest.mark.parametrize("name", ["fc", "cnn", "residual"])
 def test_boxes_take_over_where_they_are_better(name: str) -> None:
-    """In the second round of a problem, not in the first; bounds over boxes of subproblems that splits made linear are exact."""
+    """In the second round of a problem, not in the first; over boxes, subproblems that splits made linear are exact."""
     parts = problems(network(name), 2.0, 0.3, True)
     which = torch.arange(2)
     signs = torch.where(preactivations(parts.net, parts.x) > 0, 1, -1).to(torch.int8)
