@@ -12,7 +12,7 @@ from torch import nn
 
 import relucert as rc
 from relucert.core.errors import OutOfTime
-from relucert.core.progress import followed, pace
+from relucert.core.progress import followed, remaining
 from relucert.networks.build.rebuilding import describe, rebuild
 from relucert.networks.network import Network
 from relucert.networks.traversal import ending, look
@@ -131,7 +131,7 @@ def test_auto_has_a_finite_default() -> None:
 
 
 def test_the_estimate_of_the_time_left_moves(capsys) -> None:
-    assert pace(2, 10, 4.0) != pace(2, 10, 8.0) != pace(4, 10, 8.0)
+    assert remaining(2, 10, 4.0) != remaining(2, 10, 8.0) != remaining(4, 10, 8.0)
     assert list(followed(iter(range(3)), 3, "counting", after=0.0)) == [0, 1, 2]
     assert "counting" in capsys.readouterr().err
     assert list(followed(iter(range(3)), 3, "counting", after=60.0)) == [0, 1, 2]
