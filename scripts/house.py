@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "relucert"
 
 #: Limits of the counts.
-GRAPH_LOOPS, KIND_TESTS, MANY_PARAMETERS, LONG_FILES, MEDIAN_LINES = 5, 20, 5, 0, 120
+GRAPH_LOOPS, KIND_TESTS, MANY_PARAMETERS, LONG_FILES, MEDIAN_LINES = 5, 15, 5, 0, 120
 PARAMETERS, LINES = 7, 400
 
 LOOP = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,9 @@ from sharing import taken  # noqa: E402
 
 # Two workers share the cores, and a result must not depend on how many there are.
 torch.set_num_threads(1)
+# A shell lets its background jobs ignore SIGINT, and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -191,3 +191,27 @@ def test_an_open_point_has_the_margin_of_its_worst_subproblem() -> None:
     points = query.ball.sample(query.wide, torch.Generator().manual_seed(0), 500).transpose(0, 1)
     truth = query.prop.margins(net(points.flatten(0, 1)).unflatten(0, points.shape[:2])).amin((0, 2))
     assert bool((margins[1] <= truth).all())
+
+
+@pytest.mark.parametrize("name", ["fc", "cnn", "residual"])
+def test_boxes_take_over_where_they_are_better(name: str) -> None:
+    """In the second round of a problem, not in the first; bounds over boxes of subproblems that splits made linear are exact."""
+    parts = problems(network(name), 2.0, 0.3, True)
+    which = torch.arange(2)
+    signs = torch.where(preactivations(parts.net, parts.x) > 0, 1, -1).to(torch.int8)
+    leaves = start(parts, torch.where(parts.flat(unstable(parts), 2) != 0, signs, 0).to(torch.int8))
+    parts.bound(which, leaves, 4)
+    assert bool(parts.over_balls.all())
+    balls = parts.ascend(which, leaves, 4)
+    parts.over_balls[:] = False
+    boxes = parts.ascend(which, leaves, 4)
+    parts.over_balls[:] = True
+    again = parts.bound(which, leaves, 4)
+    assert torch.equal(again.margin, balls.margin)
+    assert torch.equal(parts.over_balls, ~(boxes.margin > balls.margin))
+    assert not bool(parts.over_balls.all())
+
+
+def unstable(parts: SubProblems) -> dict[int, Tensor]:
+    """Which units are unstable over the whole balls, by node."""
+    return {node.index: parts.bounds.inputs[node.index].unstable for node in parts.relus}

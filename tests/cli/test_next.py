@@ -75,6 +75,7 @@ def test_what_follows_an_evaluation_is_about_the_same_question(more, out, place,
     assert run(words) == 0
     page = (place / "report.html").read_text()
     assert "could not be read" not in page, "the report shows the inputs"
+    assert "report.html" in words
     assert ("--networks net.safetensors" in " ".join(words)) == bool(out), "networks beside the records are found"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,27 @@ def test_supports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["supports", str(onnx), str(vnnlib)]) == 1
     assert capsys.readouterr().out.startswith("no: ")
     assert run(["supports", str(onnx), str(tmp_path / "none.vnnlib")]) == 2
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx, vnnlib = planted(tmp_path, 5, safe=False)
+    files, where = [str(onnx), str(vnnlib)], tmp_path / "found"
+    assert run(["verify", *files, "--timeout", "20", "--counterexample", str(where), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["result"], answer["counterexample"], answer["onnx"]) == ("sat", str(where), str(onnx))
+    assert answer["seconds"] > 0
+    (tmp_path / "instances.csv").write_text(f"{onnx.name},{vnnlib.name},20\n")
+    arguments = ["verify", "--instances", str(tmp_path / "instances.csv"), "--out", str(tmp_path / "out.csv"), "--json"]
+    assert run(arguments) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("result") for line in lines] == ["sat", None]
+    assert lines[1]["summary"] == {
+        "instances": 1, "answers": {"sat": 1}, "different": 0, "results": str(tmp_path / "out.csv")
+    }  # fmt: skip
+    assert run(["supports", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"supported": True, "reason": None}
+    vnnlib.write_text("(declare-const X_0 Real)\n(assert (< X_0 1))\n")
+    assert run(["supports", *files, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["supported"] is False
+    assert "line 2" in found["reason"]

@@ -46,6 +46,8 @@ def test_a_list_is_run_and_carried_on(tmp_path: Path) -> None:
     text = page({"planted": answers(path, out)}, "a machine")
     assert "| planted | 4 | 1 | 2 | 0 | 0 | 1 | 0 |" in text
     assert "other hardware" in text
+    assert "| planted | missing 0 | error | sat |" in text
+    assert text.index("missing 0") < text.index("| planted | 0 0 | unsat | unsat |")
 
 
 def test_lists_without_a_head_and_verdicts_beside_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from relucert.geometry.distances import free_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms import chosen_norms
 from relucert.geometry.row_norms.chain_rows import gate
-from relucert.geometry.row_norms.norm_bounds import Bounds, few_digits, sums_are_safe
+from relucert.geometry.row_norms.norm_bounds import Bounds, sums_are_safe
 from relucert.geometry.row_norms.row_norms import row_norms
 from relucert.geometry.screening import Nearest, _exact_norms, _norm_bounds
 from relucert.networks import _block_tables, conv_rows, local_norms, window_norms, windows
@@ -248,7 +248,7 @@ def test_rows_that_do_not_fit_into_memory_are_made_again(name: str, monkeypatch:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bounds_contain_the_norms(name: str, dtype: torch.dtype) -> None:
-    """In float32 rows are estimated with few digits where the processor can: the norms in float64 lie within the bounds."""
+    """The norms in float64 lie within the bounds, which count the rounding of float32."""
     net = network(name, dtype)
     x = zoo.inputs(net, 4)
     region = LinearRegion.at(net, x)
@@ -284,8 +284,3 @@ def test_needed_distances() -> None:
     assert Nearest(2, 10.0).needed(margins, norms)[0].tolist() == [[True, True, True, False]]
     assert Nearest(2, 0.5).needed(margins, norms)[0].tolist() == [[True, True, False, False]]
     assert Nearest(2, 0.5, smallest=False).needed(margins, norms)[0].tolist() == [[False] * 4]
-
-
-def test_few_digits_only_in_float32() -> None:
-    assert few_digits(torch.float64, torch.device("cpu"), 1.0) is None
-    assert few_digits(torch.float32, torch.device("cpu"), 1.5) is None

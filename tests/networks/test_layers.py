@@ -78,6 +78,7 @@ CALLS: dict[str, Callable] = {
 }  # fmt: skip
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d same": (lambda: nn.Conv1d(2, 4, 4, padding="same", groups=2), (2, 6)),
+    "conv with borders": (lambda: nn.Conv2d(2, 3, (3, 2), (2, 3), (1, 2), (1, 2)), (2, 6, 5)),
     "conv1d dilated": (lambda: nn.Conv1d(2, 3, 2, stride=2, dilation=2, bias=False), (2, 7)),
     "conv transpose": (lambda: nn.ConvTranspose2d(2, 4, 3, (2, 3), 1, (1, 2), groups=2, dilation=(2, 1)), (2, 3, 2)),
     "conv transpose wide": (lambda: nn.ConvTranspose2d(1, 2, 2, 1, 0, 1, dilation=2, bias=False), (1, 3, 2)),
@@ -123,6 +124,9 @@ def test_graphs_checkpoints_and_bounds(name: str, tmp_path) -> None:
         for back in (node.op.transpose(y), Affine.transpose(node.op, y)):
             pairs = sum((a * b).sum() for a, b in zip(z, back, strict=True))
             torch.testing.assert_close((node.op.linear(*z) * y).sum(), pairs, rtol=1e-11, atol=1e-11)
+        none = [torch.zeros_like(part[:1]) for part in z]
+        assert torch.equal(node.op.offset(y), node.op.apply(*none))
+        assert not node.op.homogeneous or not bool(node.op.offset(y).any())
         size = [part.abs() for part in z]
         assert bool((node.op.linear(*z).abs() <= node.op.absolute(*size) * (1 + 1e-12)).all())
         assert bool((node.op.apply(*z).abs() <= node.op.magnitude(*size) * (1 + 1e-12)).all())
@@ -226,6 +230,7 @@ class Classifier(nn.Module):
         lambda logits, z: Output(logits, z),
         lambda logits, z: Output(logits=logits),
         lambda logits, z: Ordered(logits=logits, hidden=z),
+        lambda logits, z: (logits,),
     ],
 )
 def test_outputs_with_logits_are_taken(wrap: Callable) -> None:
@@ -234,6 +239,44 @@ def test_outputs_with_logits_are_taken(wrap: Callable) -> None:
     assert net(x).shape == (3, 3)
     torch.testing.assert_close(net(x), net.logits(x))
     assert rc.certify(net, x, net.predict(x), rc.Ball(2, 1e-5), "crown").verdict == [rc.Verdict.ROBUST] * 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_outputs_without_logits_are_refused_with_a_way_out() -> None:
+    for wrap in (lambda logits, z: (logits, z), lambda logits, z: {"out": logits}):
+        with pytest.raises(UnsupportedLayer, match=r"as the entry `logits` of its output, got .*: wrap it in a module"):
+            Network(Classifier(wrap), (4,))
+    with pytest.raises(
+        UnsupportedLayer, match=r"compiled by torch\.jit, .*: take the module that was compiled, or export it"
+    ):
+        Network(torch.jit.script(nn.Linear(4, 3)), (4,))
+
+
+class Parts(nn.Module):
+    """Parts of a value are arguments of a call, are counted, and are gone through."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(2, 3)
+
+    def forward(self, z: Tensor) -> Tensor:
+        parts = z.chunk(2, 1)
+        first, *others = [torch.relu(part) for part in z.split([1, 1, 2], 1)]
+        return self.last(torch.maximum(*parts) * len(parts) - others[-1] + torch.cat([first, others[0]], 1))
+
+
+def test_parts_are_unpacked_where_the_shape_says_how_many_there_are() -> None:
+    module = Parts().double()
+    net = Network(module, (4,))
+    x = inputs(net, 5)
+    torch.testing.assert_close(net.logits(x), module(x))
+
+    class Rows(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return torch.stack([torch.relu(row) for row in z])
+
+    with pytest.raises(UnsupportedLayer, match="the parts of z are not known in advance: give its parts names instead"):
+        Network(Rows(), (4,))
 
 
 class Branching(nn.Module):

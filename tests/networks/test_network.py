@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import relucert as rc
@@ -258,6 +259,10 @@ def test_modules_are_networks_as_they_are(name):
     assert torch.equal(ask(net.module, x, y), ask(net, x, y))
     with pytest.raises(InvalidInput, match=r"net must be a Network or an nn\.Module, got function"):
         ask(lambda x: x, x, y)
+    with pytest.raises(InvalidInput, match=r"got str: relucert\.load reads files"):
+        ask("net.onnx", x, y)
+    with pytest.raises(InvalidInput, match=r"got LogisticRegression: relucert\.from_sklearn makes one of it"):
+        ask(LogisticRegression(), x, y)
 
 
 def test_a_number_is_no_ball():
@@ -366,7 +371,10 @@ def test_bad_inputs_are_named():
     for wrong, message in [
         (x[0], "x must be a batch of inputs of shape"),
         (x[:, :2], r"got \(4, 2\)"),
-        (x.float(), "x must have the network's dtype torch.float64, got torch.float32"),
+        (x[0], r"got \(3,\): x\[None\] is a batch of one"),
+        (x.numpy(), r"got ndarray: torch\.as_tensor\(x\) makes a tensor of it"),
+        (x.float(), r"x must have the network's dtype torch.float64, got torch.float32: x.to\(net.dtype\) has it"),
+        (x.byte(), "got torch.uint8: .*for pixels from 0 to 255"),
         (bad, "got NaN or infinity in example 2"),
     ]:
         with pytest.raises(InvalidInput, match=message):
@@ -376,6 +384,7 @@ def test_bad_inputs_are_named():
         (torch.tensor([0, 1, 4, 0]), r"y must lie in 0\.\.3, got 4 at example 2"),
         (torch.tensor([0, -1, 0, 0]), "got -1 at example 1"),
         (torch.zeros(4), "whole numbers"),
+        ([0, 1, 2, 3], r"got list: torch\.as_tensor\(y\) makes a tensor of it"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             net.check(x, labels)

@@ -52,6 +52,7 @@ def measured(run):
 MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("scheme", "model", "p"),
     [

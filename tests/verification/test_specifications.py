@@ -25,7 +25,7 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 def _check(folder: Path, seed: int, *, safe: bool) -> str:
     onnx, vnnlib = planted(folder, seed, safe=safe)
-    answer = verify(onnx, vnnlib, 30.0)
+    answer = verify(onnx, vnnlib, 600.0)
     assert answer.word != ("sat" if safe else "unsat"), f"a wrong answer about seed {seed}"
     if answer.word == "sat":
         assert answer.counterexample is not None

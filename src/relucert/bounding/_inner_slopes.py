@@ -28,7 +28,6 @@ from relucert.core.ball import Ball
 from relucert.core.properties import Property
 from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.nodes import MaxPool2d
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +66,7 @@ class InnerAscent:
             source, within = node.inputs[0], inputs[node.index]
             shape = within.lower.shape[1:]
             low, high = within.lower.flatten(1), within.upper.flatten(1)
-            needed = within.unstable.flatten(1)
-            if isinstance(node.op, MaxPool2d):
-                needed = torch.ones_like(needed)
+            needed = within.unstable.flatten(1) | (not node.op.decided_by_sign)
             needed = needed & few if since is None else needed & few & (since < node.index)[:, None]
             # A unit has two ends; slopes, their gradients and averages are kept for every ReLU on the way.
             for batch, units, chosen in backward.chosen(needed, 2 * before):

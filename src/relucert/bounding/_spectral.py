@@ -23,7 +23,7 @@ from relucert.core.norms import norm
 from relucert.core.rounding import gamma, unit_roundoff
 from relucert.networks.affine_map import one_hot, root_matrices
 from relucert.networks.layers.linear import Conv2d
-from relucert.networks.nodes import Affine, Shape
+from relucert.networks.nodes import Affine, Shape, adjoint
 from relucert.networks.traversal import ForwardRule, Graph, Node, affine_ancestors, propagate
 
 ENTRIES = 2**24  # of a matrix that is written out
@@ -188,7 +188,7 @@ def _across(op: Affine, shape: Shape) -> float:
     device = _device(op)
     ones = [torch.ones(1, *one, dtype=torch.float64, device=device) for one in op.in_shapes]
     rows = float(op.absolute(*ones).amax())
-    back = torch.func.vjp(op.absolute, *ones)[1](torch.ones(1, *shape, dtype=torch.float64, device=device))
+    back = adjoint(op.absolute, ones, torch.ones(1, *shape, dtype=torch.float64, device=device))
     columns = max(float(part.amax()) for part in back)
     terms = sum(map(math.prod, op.in_shapes)) + math.prod(shape)
     return math.sqrt(rows) * math.sqrt(columns) * (1 + gamma(terms + 8))

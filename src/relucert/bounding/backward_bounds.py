@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ from relucert.networks.traversal import Graph, affine_ancestors, propagate
 from relucert.networks.windows import Units, WindowRows
 
 BUDGET = 2**29  # bytes of temporaries
-PIECE = 2**26  # bytes of temporaries of one backward propagation
+PIECE = 2**24  # bytes of temporaries of one backward propagation
 # Shares of unstable units from which on the rows of all units, which are patches, cost less than those of the unstable ones.
 ALL_PARALLEL, ALL = 0.3, 0.5
 
@@ -59,6 +60,19 @@ class BackwardBounds:
         # Two convolutions with nothing between them but a ReLU: the rows of the second are patches.
         two = steps is not None and len(steps) > 2 and steps[0].conv is not None and steps[1].conv is not None
         self.pair = (steps[0], steps[1]) if steps is not None and two and not steps[1].before else None
+
+    @cached_property
+    def _windows(self) -> tuple[WindowRows, list[Tensor]]:
+        """What the units of the node whose rows are patches see, and the factors of their rows."""
+        assert self.pair is not None
+        work = WindowRows(self.pair, self.graph[0].shape)
+        return work, work.factors()
+
+    @cached_property
+    def _first(self) -> Float[Tensor, " batch *first"]:
+        """The value of the first convolution at the inputs."""
+        assert self.pair is not None
+        return self.graph.values(self.x, [self.pair[0].last])[self.pair[0].last]
 
     def switched(self, node: int) -> bool:
         """Whether a switching node lies between the input and this node."""
@@ -122,8 +136,7 @@ class BackwardBounds:
         first, second = self.pair
         relaxed = relaxations[second.core.inputs[0]]
         assert not isinstance(relaxed, MaxPoolRelaxation)
-        value = self.graph.values(self.x, [first.last])[first.last]
-        at_x, offset = relaxed.convolved(value, Filters.of(second)), second.offset(self.x)
+        at_x, offset = relaxed.convolved(self._first, Filters.of(second)), second.offset(self.x)
         low, high = at_x.lower + offset, at_x.upper + offset
         slacks = (None, None) if self.ball.box is None else self.ball.slacks(self.x)
         eps = self.ball.reach(self.x)
@@ -184,11 +197,10 @@ class BackwardBounds:
     def _patch_ends(self, relaxed: ReLURelaxation, units: Units, charge: Charge | None) -> tuple[Tensor, Tensor]:
         """Both ends (n,) of single units of the node whose rows are patches, made on their receptive fields."""
         assert self.pair is not None
-        first, second = self.pair
-        work = WindowRows(self.pair, self.graph[0].shape)
+        second = self.pair[1]
+        work, (*adjoint, filters) = self._windows
         pixels, taps = work.windows
-        *adjoint, filters = work.factors()
-        value, eps = self.graph.values(self.x, [first.last])[first.last], self.ball.reach(self.x)
+        value, eps = self._first, self.ball.reach(self.x)
         slacks = [] if self.ball.box is None else self.ball.slacks(self.x)
         inside = work.inside(self.x)
         below, above = relaxed.below * value, relaxed.above * value + relaxed.offset

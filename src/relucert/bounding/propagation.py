@@ -154,8 +154,9 @@ class LinearBound(BackwardRule[Tensor]):
         return Functional(rows, self.low, self.high, self.cost, charge)
 
     def affine(self, node: Node[Affine], value: Tensor) -> tuple[Tensor, ...]:
-        added = offset_of_rows(node.op, value)
-        self.shift(added, added, 0)
+        if not node.op.homogeneous:
+            added = offset_of_rows(node.op, value)
+            self.shift(added, added, 0)
         return transpose_rows(node.op, value)
 
     def switching(self, node: Node[Switching], value: Tensor) -> Tensor:

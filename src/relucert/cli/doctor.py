@@ -38,10 +38,10 @@ class Check:
 def run(config: Doctor) -> int:
     """Print all checks; 1 if something breaks what proofs assume, else 0."""
     found = checks()
-    broken = any(check.fine is False for check in found)
+    faulty = any(check.fine is False for check in found)
     if config.json:
-        print(json_format.dumps({"fine": not broken, "checks": [vars(check) for check in found]}))
-        return int(broken)
+        print(json_format.dumps({"fine": not faulty, "checks": [vars(check) for check in found]}))
+        return int(faulty)
     from rich.console import Console
     from rich.table import Table
 
@@ -53,13 +53,13 @@ def run(config: Doctor) -> int:
     for check in found:
         table.add_row({True: "ok", False: "FAULT", None: ""}[check.fine], check.what, check.found)
     Console().print(table)
-    if broken:
+    if faulty:
         say(
             "proofs about the network as executed in float32 do not hold here: docs/theory/rounding.md says what they assume"
         )
     else:
         say("this machine computes as proofs assume")
-    return int(broken)
+    return int(faulty)
 
 
 def surroundings() -> list[Check]:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json as json_format
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import tyro
 
 from relucert.experiments.paper.config import ReproduceConfig
+
+if TYPE_CHECKING:
+    from relucert.training.progress import Watcher
+
+#: Called with a line for everything that is done.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,21 +30,21 @@ class Reproduce(ReproduceConfig):
 
 
 CONFIG = Reproduce
-COMMON = ("data", "models", "schemes", "epochs", "points", "timeout", "quick", "out", "workers")
+COMMON = ("data", "models", "schemes", "epochs", "points", "timeout", "quick", "queue", "out", "workers")
 EXAMPLES = (
     "relucert reproduce list",
     "relucert reproduce table1 --data mnist --models fc1 --epochs 20 --points 200",
+    "relucert reproduce all --queue --hours 2.5",
 )
 
 
 def run(config: Reproduce) -> int:
-    """Run experiments and print the files that were written."""
+    """Run experiments or trainings, and print what was written or is missing."""
     from relucert.experiments.paper.registry import LIST, entries, listing
 
     if config.name == LIST:
         print(json_format.dumps(entries(config.runs)) if config.json else listing(config.runs))
         return 0
-    from relucert.experiments.paper.reproduce import reproduce
     from relucert.training.progress import Terminal, Watcher
 
     if config.quick:
@@ -46,9 +54,31 @@ def run(config: Reproduce) -> int:
     plain = ReproduceConfig(**{field.name: getattr(config, field.name) for field in fields(ReproduceConfig)})
     say = (lambda line: None) if config.json else (lambda line: print(line, file=sys.stderr, flush=True))
     try:
-        written = reproduce(plain, say, Watcher() if config.json or config.quick else Terminal())
+        return (_queue if config.queue else _tables)(
+            config, plain, say, Watcher() if config.json or config.quick else Terminal()
+        )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted: what is done is kept, and the same command goes on from there") from None
+
+
+def _queue(config: Reproduce, plain: ReproduceConfig, say: Say, watcher: Watcher) -> int:
+    """Print the queue of trainings, and do them."""
+    from relucert.experiments.paper.queue import queue, queue_table, work_off
+
+    trainings = queue(plain)
+    print(
+        json_format.dumps([one.to_json() for one in trainings]) if config.json else queue_table(trainings), flush=True
+    )
+    if plain.hours != 0 and not work_off(plain, trainings, say, watcher):
+        say(f"stopped after {plain.hours:g} hours; the same command goes on")
+    return 0
+
+
+def _tables(config: Reproduce, plain: ReproduceConfig, say: Say, watcher: Watcher) -> int:
+    """Run experiments, and print the files."""
+    from relucert.experiments.paper.reproduce import reproduce
+
+    written = reproduce(plain, say, watcher)
     if config.json:
         print(json_format.dumps({"out": str(config.out), "files": [str(path) for path in written]}))
         return 0

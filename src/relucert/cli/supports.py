@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_format
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ class Supports:
     """The network (.onnx, .onnx.gz)."""
     vnnlib: tyro.conf.Positional[Path]
     """The property (.vnnlib, .vnnlib.gz)."""
+    json: bool = False
+    """Print JSON."""
 
 
 CONFIG = Supports
@@ -27,12 +30,15 @@ def run(config: Supports) -> int:
     from relucert.core.errors import FileAccessError, RelucertError
     from relucert.evaluation.competition import load_instance
 
+    reason = None
     try:
         load_instance(config.onnx, config.vnnlib)
     except FileAccessError:
         raise
     except RelucertError as error:
-        print(f"no: {error}")
-        return 1
-    print("yes")
-    return 0
+        reason = str(error)
+    if config.json:
+        print(json_format.dumps({"supported": reason is None, "reason": reason}))
+    else:
+        print("yes" if reason is None else f"no: {reason}")
+    return 0 if reason is None else 1

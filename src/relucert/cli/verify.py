@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_format
 import sys
 import time
 from collections import Counter
@@ -29,6 +30,8 @@ class Verify:
     """The results of a list, a CSV file; a list that was interrupted goes on where it was."""
     workers: int = 1
     """How many instances of a list are run at a time."""
+    json: bool = False
+    """Print JSON: a line for every instance, and for a list one for the summary."""
 
 
 CONFIG = Verify
@@ -54,12 +57,22 @@ def run(config: Verify) -> int:
 
     onnx, vnnlib = config.files
     answer = verify(onnx, vnnlib, SECONDS if config.timeout is None else config.timeout, started)
+    where = None
     if answer.word == "sat":
         where = config.counterexample or Path(counterexample_name(onnx, vnnlib))
         write_atomically(where, counterexample_text(answer))
         print(f"relucert: the counterexample is in {where}", file=sys.stderr)
-    print(answer.word)
+    if config.json:
+        line = _line(str(onnx), str(vnnlib), answer.word, time.monotonic() - started, answer.by)
+        print(json_format.dumps(line | {"nodes": answer.nodes, "counterexample": where and str(where)}))
+    else:
+        print(answer.word)
     return 0
+
+
+def _line(onnx: str, vnnlib: str, word: str, seconds: float, by: str) -> dict[str, object]:
+    """One instance as JSON."""
+    return {"onnx": onnx, "vnnlib": vnnlib, "result": word, "seconds": round(seconds, 3), "by": by}
 
 
 def _list(config: Verify, instances: Path) -> int:
@@ -77,11 +90,17 @@ def _list(config: Verify, instances: Path) -> int:
         counts[result.word] += 1
         differs = {result.word, result.instance.agreed} == {"sat", "unsat"}
         wrong += differs
-        remark = f", agreed is {result.instance.agreed}" if differs else ""
-        print(
-            f"{result.word} {result.seconds:.1f} s {result.instance.onnx} {result.instance.vnnlib}{remark}", flush=True
-        )
+        one, remark = result.instance, f", agreed is {result.instance.agreed}" if differs else ""
+        if config.json:
+            line = _line(one.onnx, one.vnnlib, result.word, result.seconds, result.by)
+            print(json_format.dumps(line | {"agreed": one.agreed or None}), flush=True)
+        else:
+            print(f"{result.word} {result.seconds:.1f} s {one.onnx} {one.vnnlib}{remark}", flush=True)
     total = sum(counts.values())
+    if config.json:
+        summary = {"instances": total, "answers": dict(counts), "different": wrong, "results": str(config.out)}
+        print(json_format.dumps({"summary": summary}))
+        return 0
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
     print(f"{total} instances: {words}; {wrong} differ from the agreed verdict; results: {config.out}")
     return 0

@@ -366,8 +366,8 @@ def _picked(values: Tensor, index: Index) -> Tensor:
 
 
 def _short(value: float | Tensor) -> str:
-    if not isinstance(value, Tensor):
-        return f"{value:g}"
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return f"{float(value):g}"
     return f"<{' x '.join(map(str, value.shape))} numbers>"
 
 

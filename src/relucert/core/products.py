@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,17 +19,33 @@ LEAST = 2**21  # products of numbers; a smaller matrix product is not worth the 
 
 
 def product(left: Float[Tensor, " m k"], right: Float[Tensor, " k n"]) -> Float[Tensor, " m n"]:
-    """`left @ right`; differentiable, but faster where no gradient is recorded.
+    """`left @ right`, differentiable.
 
     >>> product(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[1., 2.],
             [3., 4.]])
     """
-    recorded = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
     large = left.shape[0] * left.shape[1] * right.shape[1] >= LEAST
-    if recorded or not large or not (_plain(left) and _plain(right)) or not _wide_onednn():
+    if not large or not (_plain(left) and _plain(right)) or not _wide_onednn():
         return left @ right
+    if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
+        return _Product.apply(left, right)  # type: ignore[return-value]
     return torch.ops.mkldnn._linear_pointwise(left, right.T, None, "none", [], "")
+
+
+class _Product(torch.autograd.Function):
+    """The product where a gradient is recorded; its gradients are products too."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right)
+        return product(left, right)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        left, right = ctx.saved_tensors
+        ahead = product(gradients[0], right.T) if ctx.needs_input_grad[0] else None
+        return ahead, product(left.T, gradients[0]) if ctx.needs_input_grad[1] else None
 
 
 def _plain(matrix: Tensor) -> bool:

@@ -28,7 +28,7 @@ def followed(
         """How fast it goes and how long the rest takes, which moves while nothing is done as well."""
 
         def render(self, task: Task) -> Text:
-            return Text(remaining(int(task.completed), total, task.elapsed or 0.0), style="progress.remaining")
+            return Text(pace(int(task.completed), total, task.elapsed or 0.0), style="progress.remaining")
 
     class Bar(Progress):
         """A bar with a line of words below it, which is cut where the terminal ends."""
@@ -57,12 +57,12 @@ def followed(
         bar.stop()
 
 
-def remaining(done: int, total: int, elapsed: float) -> str:
+def pace(done: int, total: int, elapsed: float) -> str:
     """The rate so far and an estimate of the time left: it falls as points are done, and grows while they are waited for.
 
-    >>> remaining(0, 10, 3.0), remaining(5, 10, 3.0), remaining(5, 10, 9.0)
+    >>> pace(0, 10, 3.0), pace(5, 10, 3.0), pace(5, 10, 9.0)
     ('3 s so far', '1.7 a second, about 3 s left', '1.8 s each, about 9 s left')
-    >>> remaining(1, 600, 10.0), remaining(300, 900, 1.0)
+    >>> pace(1, 600, 10.0), pace(300, 900, 1.0)
     ('10.0 s each, about 1:39:50 left', '300 a second, about 2 s left')
     """
     if done == 0:

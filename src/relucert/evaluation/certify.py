@@ -95,10 +95,12 @@ class CertifyTask(Task[CertifyConfig]):
         )
 
     @torch.no_grad()
-    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
+    def records(self, only: Collection[int] | None = None, *, fixed: bool = False) -> Generator[Record, None, None]:
         """The records that are there already, then new ones as points are decided; all are stored before they are yielded.
 
-        Points that are open when `run_timeout` is over have no record. With `only` the other points are left out.
+        Points that are open when `run_timeout` is over have no record. With `only` the other points are left out. With `fixed`
+        batches are those of a run that was not stopped, and points that have a record are decided again in them: margins are
+        the same to the last digit, too, wherever and however often the work was begun.
         """
         config = self.config
         deadline = math.inf if config.run_timeout is None else time.monotonic() + config.run_timeout
@@ -106,12 +108,16 @@ class CertifyTask(Task[CertifyConfig]):
         keys = {index: self.question.record(index).key for index in points}
         with self.executor() as executor, RecordStore(config.records, writable=True) as store:
             self._inspect(store)
-            missing = torch.tensor([index for index, key in keys.items() if key not in store], dtype=torch.long)
+            pieces = torch.tensor(list(keys), dtype=torch.long).split(config.batch if fixed else 1)
+            missing = [piece for piece in pieces if not all(keys[int(index)] in store for index in piece)]
+            wanted = torch.cat(missing) if missing else pieces[0][:0]
             for key in [key for key in keys.values() if key in store]:
                 yield store.record(key)
             share, most = Share(self, deadline), batches(self.verifier)
-            with closing(executor.answers(share, missing, config.batch, most)) as answers:
+            with closing(executor.answers(share, wanted, config.batch, most, fixed=fixed)) as answers:
                 for index, facts in answers:
+                    if keys[index] in store:
+                        continue
                     yield save(self.question, store, index, facts, known)
 
     def prove(self, records: Iterable[Record], folder: Path) -> Counter[str]:

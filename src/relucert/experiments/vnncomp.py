@@ -1,6 +1,7 @@
 """The page of the competition's benchmarks from results: `python -m relucert.experiments.vnncomp LIST.csv=RESULTS.csv ...`.
 
 A benchmark is named after the folder of its list. Results must be complete: one for every instance of the list, at its limit.
+`machine=TEXT` says what the seconds are from, if not simply from this machine.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ def answers(instances: Path, results: Path) -> list[Answered]:
         )
     every = [(one, found[one.onnx, one.vnnlib, one.limit]) for one in wanted]
     return [
-        Answered(result.word, result.seconds, one.agreed, float(one.other_seconds) if one.other_seconds else None)
+        Answered(
+            result.word, result.seconds, one.agreed, float(one.other_seconds) if one.other_seconds else None,
+            " ".join(Path(name).name.removesuffix(".onnx").removesuffix(".vnnlib") for name in (one.onnx, one.vnnlib)),
+            result.by,
+        )
         for one, result in every
-    ]
+    ]  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:
@@ -39,8 +44,11 @@ def main(arguments: list[str]) -> None:
     pairs = [argument.partition("=")[::2] for argument in arguments]
     if not pairs or not all(left and right for left, right in pairs):
         raise InvalidInput(f"arguments must be LIST.csv=RESULTS.csv, got {arguments}")
-    benchmarks = {Path(left).resolve().parent.name: answers(Path(left), Path(right)) for left, right in pairs}
-    write_atomically(OUT, page(benchmarks, f"{platform.machine()}, one thread"))
+    machine = dict(pairs).get("machine", platform.machine())
+    benchmarks = {
+        Path(left).resolve().parent.name: answers(Path(left), Path(right)) for left, right in pairs if left != "machine"
+    }
+    write_atomically(OUT, page(benchmarks, machine))
 
 
 if __name__ == "__main__":

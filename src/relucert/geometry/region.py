@@ -110,6 +110,11 @@ class WindowHyperplanes(Hyperplanes):
         """The positions in a channel of the entries of every window, -1 for padding."""
         return cast(MaxPool2d, self.node.op).windows()
 
+    @cached_property
+    def padded(self) -> bool:
+        """Whether windows reach into the padding."""
+        return bool((self.windows < 0).any())
+
     @property
     def count(self) -> int:
         return math.prod(self.node.shape) * self.windows.shape[1]
@@ -155,7 +160,8 @@ class WindowHyperplanes(Hyperplanes):
         windows, lead = self.windows.to(flat.device), flat.shape[:3]
         own = flat.gather(3, pattern.flatten(2)[:, None].expand(*lead, -1)).unsqueeze(4)
         other = flat.gather(3, windows.clamp(min=0).flatten().expand(*lead, -1)).unflatten(3, windows.shape)
-        return (own - other).masked_fill(windows < 0, 0.0).flatten(2)
+        found = own - other
+        return (found.masked_fill(windows < 0, 0.0) if self.padded else found).flatten(2)
 
 
 class LinearRegion:

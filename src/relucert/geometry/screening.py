@@ -23,7 +23,7 @@ from relucert.core.norms import dual
 from relucert.core.rounding import gamma_above
 from relucert.geometry.distances import class_distances, free_distances, margin_distances
 from relucert.geometry.region import LinearRegion, UnitHyperplanes
-from relucert.geometry.row_norms.chain_rows import first_norms
+from relucert.geometry.row_norms.chain_rows import first_norms, with_own
 from relucert.geometry.row_norms.chosen_norms import (
     chosen_class_norms,
     chosen_norms,
@@ -33,14 +33,13 @@ from relucert.geometry.row_norms.chosen_norms import (
 from relucert.geometry.row_norms.column_norms import with_column_norms
 from relucert.geometry.row_norms.norm_bounds import (
     Bounds,
-    ConvolutionNorms,
     convolution_norms,
-    one_layer_class_bounds,
     sums_are_safe,
     upper_norms,
 )
 from relucert.geometry.row_norms.row_norms import BUDGET, shared_norms
 from relucert.networks.affine_map import Step, chain
+from relucert.networks.local_norms import LocalNorms
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,14 @@ def kth_smallest(values: Float[Tensor, " batch n"], k: int) -> Float[Tensor, " b
     return torch.from_numpy(np.partition(values.numpy(), k - 1, axis=1)[:, k - 1])
 
 
+def smallest(values: Float[Tensor, " batch n"], k: int) -> Float[Tensor, " batch k"]:
+    """The k smallest values of every example in any order, differentiable; by numpy where it can."""
+    if values.device.type != "cpu":
+        return values.topk(k, largest=False, sorted=False).values
+    places = np.argpartition(values.detach().numpy(), k - 1, axis=1)[:, :k]
+    return values.gather(1, torch.from_numpy(places))
+
+
 def screened_distances(
     region: LinearRegion,
     margins: Float[Tensor, " batch hyperplanes"],
@@ -96,7 +103,7 @@ def screened_distances(
         needed, _ = wanted[0].needed(margins.abs(), every)
     if behind is not None and steps is not None:
         rows = int(needed.split(counts, 1)[1].sum())
-        exact[1] = known_second_norms(region, steps, behind.second, q, rows)
+        exact[1] = known_second_norms(region, steps, behind, q, rows)
     near: list[Tensor] = []
     places: list[Tensor] = []
     start = 0
@@ -114,7 +121,7 @@ def screened_distances(
     found = torch.full_like(margins, math.inf)
     if near:
         found = found.flatten().index_copy(0, torch.cat(places), torch.cat(near)).view_as(margins)
-    made = None if behind is None else behind.classes
+    made = None if behind is None or behind.classes is None else with_own(behind.classes, y)
     return found, _class_distances(region, logits, y, q, wanted[1], (classes, made))
 
 
@@ -168,7 +175,7 @@ def _exact_norms(region: LinearRegion, steps: list[Step] | None, q: float, budge
 
 def _norm_bounds(
     region: LinearRegion, steps: list[Step] | None, exact: list[Tensor | None], q: float, y: Tensor
-) -> tuple[list[Bounds], Bounds | None, ConvolutionNorms | None]:
+) -> tuple[list[Bounds], Bounds | None, LocalNorms | None]:
     """Bounds on the norms of all hyperplanes of units, and of decision hyperplanes where these are cheap.
 
     Then the norms behind two convolutions, where these are computed on the way.
@@ -180,18 +187,15 @@ def _norm_bounds(
         for known, upper in zip(exact, uppers, strict=True)
     ]
     classes = None
-    if steps is not None and steps[0].conv is None and len(steps) == 2:
-        classes = one_layer_class_bounds(region, steps, q, uppers[0][:1], y)
-    elif (
+    if (
         steps is not None
         and len(steps) > 2
         and exact[1] is None
         and _two_convolutions(steps)
         and sums_are_safe(steps, q)
     ):
-        behind = convolution_norms(region, steps, q, (uppers[1], uppers[2] if len(uppers) > 2 else None), y)
-        bounds[1 : 1 + len(behind.bounds)] = behind.bounds
-        classes = behind.class_bounds
+        behind, found, classes = convolution_norms(region, steps, q, uppers[1:3], y)
+        bounds[1 : 1 + len(found)] = found
     return bounds, classes, behind
 
 
@@ -204,10 +208,11 @@ def _quotients(margins: Tensor, norms: Bounds) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds on signed distances; inf for a zero row and where the margin is."""
     void = (norms.upper == 0) | (margins.abs() == math.inf)
     near, far = norms.upper, norms.lower
-    if bool((margins < 0).any()):
-        ahead = margins >= 0
-        near, far = torch.where(ahead, near, far), torch.where(ahead, far, near)
-    # 0 / 0: a margin of zero with a row that may be zero.
+    if not bool((margins < 0).any()):
+        # 0 / 0: a margin of zero with a row that is, or may be, zero.
+        return (margins / near).masked_fill_(void, math.inf), (margins / far).masked_fill_(far == 0, math.inf)
+    ahead = margins >= 0
+    near, far = torch.where(ahead, near, far), torch.where(ahead, far, near)
     below = (margins / near).nan_to_num_(nan=0.0, posinf=math.inf, neginf=-math.inf)
     above = (margins / far).nan_to_num_(nan=math.inf, posinf=math.inf, neginf=-math.inf)
     return below.masked_fill_(void, math.inf), above.masked_fill_(void, math.inf)

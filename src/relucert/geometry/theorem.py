@@ -24,7 +24,7 @@ from relucert.core.rounding import cast_up
 from relucert.geometry.exploration.arrangement import ArrangementSearch, has_one_layer
 from relucert.geometry.exploration.facets import FacetSearch
 from relucert.geometry.exploration.neighbours import HyperplaneSearch
-from relucert.geometry.exploration.search import Limits, RegionSearch
+from relucert.geometry.exploration.search import Limits, RegionSearch, stored_bytes
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.witness import Witnesses
 from relucert.networks.network import Network, in_double
@@ -89,18 +89,25 @@ class Region(Method):
         """The interval of every example; see `relucert.radius`."""
         known = Known() if known is None else known
         double = in_double(net) if known.region is None else known.region.net
-        planes = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
-        layers = 8 if self.regions is None else min(self.regions + 1, 64)
-        inputs = math.prod(net.input_shape)
-        size = 8 * (planes * (2 * layers + 6) + 64 * max(net.classes, 8) * inputs)
-        if self._programs(net):  # rows and nearest points of all regions are stored
-            size += 16 * layers * (planes + net.classes) * inputs
-        pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * size)))
+        pieces = torch.arange(len(x), device=x.device).split(max(1, self.budget // (2 * self._size(double))))
         ball = Ball(p, math.inf, box)
         results = [
             self._piece(net, double, x[part], y[part], ball.restrict(part), known.restrict(part)) for part in pieces
         ]
         return concatenate(results) if results else _empty(x)
+
+    def _size(self, net: Network) -> int:
+        """The bytes of an example, about."""
+        planes = sum(math.prod(node.op.in_shape) * 4 for node in net.switches)
+        rows = max(net.classes, 8) * math.prod(net.input_shape)
+        if self.regions is not None and self._search(net) is ArrangementSearch:
+            # Rows are made for as many regions at a time as fit; what is stored of a region are its keys.
+            return 8 * (6 * planes + 8 * rows) + 4 * (self.regions + 1) * stored_bytes(net.hidden_units)
+        layers = 8 if self.regions is None else min(self.regions + 1, 64)
+        size = 8 * (planes * (2 * layers + 6) + 64 * rows)
+        if self._programs(net):  # rows and nearest points of all regions are stored
+            size += 16 * layers * (planes + net.classes) * math.prod(net.input_shape)
+        return size
 
     def _piece(self, net: Network, double: Network, x: Tensor, y: Tensor, ball: Ball, known: Known) -> RadiusInterval:
         started, clock = time.perf_counter(), time.monotonic()

@@ -97,6 +97,8 @@ def transpose_rows(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
 
 def offset_of_rows(op: Affine, rows: Float[Tensor, " batch rows *shape"]) -> Float[Tensor, " batch rows"]:
     """The values `<c, b>` of functionals c at the offset of an affine node."""
+    if op.homogeneous:
+        return rows.new_zeros(rows.shape[:2])
     return (rows.flatten(2) @ op.offset(rows).flatten()).reshape(rows.shape[:2])
 
 
@@ -284,7 +286,7 @@ def leading_convolution(graph: Graph, node: int) -> Step | None:
         place = graph[place].inputs[0]
     nodes.reverse()
     cores = [place for place, each in enumerate(nodes) if isinstance(each.op, Conv2d)]
-    if len(cores) != 1 or not all(isinstance(each.op, Affine) for each in nodes):
+    if len(cores) != 1 or not all(each.is_affine for each in nodes):
         return None
     before, core, behind = nodes[: cores[0]], nodes[cores[0]], nodes[cores[0] + 1 :]
     step = Step(tuple(before), core, tuple(behind), None, graph[node].shape)

@@ -18,9 +18,10 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.networks.linear_map import LinearMap
@@ -77,17 +78,56 @@ class Windows:
         """
         if old.periods == new.periods:
             return values
+        key = old.periods, new.periods, values.device
+        if key not in self._moves:
+            self._moves[key] = tuple(table.to(values.device) for table in self._places(old.periods, new.periods))
+        return _Moved.apply(values.flatten(2), *self._moves[key]).unflatten(2, values.shape[2:])  # type: ignore[union-attr]
+
+    @cached_property
+    def _moves(self) -> dict[tuple[Any, ...], tuple[Tensor, ...]]:
+        """What `_places` has made: the same for all examples."""
+        return {}
+
+    def _places(
+        self, old: tuple[int, ...], new: tuple[int, ...]
+    ) -> tuple[Int[Tensor, " m units"], Int[Tensor, " n units"], Bool[Tensor, " n units"]]:
+        """The old colour that every new one of a unit is, or the number n of old colours if it is none of them.
+
+        Then the new colour that every old one is, and whether there is one.
+        """
         units = len(self.begins[0])
         place = torch.zeros(1, units, dtype=torch.long)
         inside = torch.ones(1, units, dtype=torch.bool)
-        for begin, before, behind in zip(self.begins, old.periods, new.periods, strict=True):
+        for begin, before, behind in zip(self.begins, old, new, strict=True):
             ahead = (torch.arange(behind)[:, None] - begin).remainder(behind)
             along, within = (begin + ahead).remainder(before), ahead < before
             place = (place[:, None] * before + along[None]).flatten(0, 1)
             inside = (inside[:, None] & within[None]).flatten(0, 1)
-        place, inside = place.to(values.device), inside.to(values.device, values.dtype)
-        found = values.flatten(2).gather(1, place.expand(len(values), -1, -1)) * inside
-        return found.unflatten(2, values.shape[2:])
+        count = math.prod(old)
+        place = place.masked_fill(~inside, count)
+        back = torch.full((count + 1, units), -1)
+        back.scatter_(0, place, torch.arange(len(place))[:, None].expand_as(place))
+        return place, back[:-1].clamp(min=0), back[:-1] >= 0
+
+
+class _Moved(torch.autograd.Function):
+    """`apply(values, place, back, kept)`: values (batch, n, units) at other places, zero where there is none.
+
+    No place is taken twice, so the gradient goes back by the inverse places: nothing is added up.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, place: Tensor, back: Tensor, kept: Tensor) -> Tensor:
+        ctx.inverse = back, kept
+        padded = torch.cat([values, values.new_zeros(len(values), 1, values.shape[2])], 1)
+        return padded.gather(1, place.expand(len(values), -1, -1))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back, kept = ctx.inverse
+        found = gradients[0].gather(1, back.expand(len(gradients[0]), -1, -1))
+        return found.mul_(kept), None, None, None
 
 
 @dataclass(frozen=True)
@@ -118,6 +158,11 @@ class Stages:
     def at(self, graph: Graph, node: int) -> Colouring:
         """The colours of the columns of an affine node."""
         return self.colourings[affine_ancestors(graph, node)[1][0]]
+
+    def numbers(self, graph: Graph) -> list[int]:
+        """How many numbers the columns of every node have that these stages reach."""
+        known = [node for node in graph if set(affine_ancestors(graph, node.index)[1]) <= set(self.colourings)]
+        return [self.at(graph, node.index).count * math.prod(node.shape) for node in known]
 
 
 def _larger(*periods: tuple[int, ...]) -> tuple[int, ...]:

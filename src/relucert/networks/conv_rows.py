@@ -23,7 +23,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
 from relucert.networks.layers.linear import phased_adjoint
 
-PIECE = 2**23  # bytes of the largest temporary
+PIECE = 2**22  # bytes of the largest temporary
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +110,16 @@ class ConvRowNorms(torch.autograd.Function):
         functionals, *weights = ctx.saved_tensors
         passes = _Passes(near, q, chain, weights)
         totals = [torch.zeros_like(weight) for weight in weights]
-        found = torch.zeros_like(functionals)
         if ctx.kept is None:
             some = gradients[0].nonzero()[:, 0]
+            every = len(some) == len(functionals)
+            found = torch.empty_like(functionals) if every else torch.zeros_like(functionals)
             for piece in row_pieces(some, chain, functionals.element_size()):
-                rows = some[piece]
+                rows = piece if every else some[piece]
                 made = passes.back(functionals[rows], batch[rows])
                 found[rows] = passes.ahead(made, gradients[0][rows], batch[rows], totals)
             return found, None, None, None, None, None, *totals
+        found = torch.zeros_like(functionals)
         start = 0
         for made in ctx.kept:
             gradient = gradients[0][start : start + len(made.image)]
@@ -177,7 +179,7 @@ class _Passes:
         for layer, weight in enumerate(self.weights):
             totals[layer] += self.chain.weight_slope(layer, value, made.inner[layer], weight)
             value = self.chain.forward(layer, value, weight)
-            value = value * picked(self.near[layer], batch)
+            value = picked(self.near[layer], batch).mul_(value)
         return value.flatten(1)
 
 

@@ -1,8 +1,8 @@
 """Norms of the rows of two convolutions, of all units at once, and of a matrix behind both; gradients of the former.
 
 The rows are those of `networks._block_tables`: of blocks of pixels, once for every pattern in a block. A norm adds up what its
-window has of every pattern. Rows of the matrix go a few blocks at a time, so that they stay in the cache; they may be
-multiplied out with few digits. Where they are exact, the norms of further functionals of the matrix come from them.
+window has of every pattern. Rows of the matrix go a few blocks at a time, so that they stay in the cache, and the norms of the
+decision hyperplanes come from them where nothing else is behind the matrix.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relucert.core.products import product
 from relucert.networks._block_tables import KindTable, kind_tables, positions
 from relucert.networks.local_rows import Gates, Plan, products
 
@@ -24,14 +25,13 @@ KEPT = 2**26  # entries of tables that are kept for the gradient; larger ones ar
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """A matrix (rows, maps, height, width) behind two convolutions, the dtype of its products, and functionals of it.
+    """A matrix (rows, maps, height, width) behind two convolutions, and functionals (batch, others, rows) of it, if any.
 
-    The functionals (batch, others, rows) are optional.
+    The functionals are the decision hyperplanes, where these are a combination of the matrix's rows.
     """
 
     matrix: Tensor
-    dtype: torch.dtype
-    functionals: Tensor | None = None
+    classes: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class LocalNorms:
 
     units: Float[Tensor, " batch maps height width"]
     rows: Float[Tensor, " batch rows"] | None
-    functionals: Float[Tensor, " batch others"] | None
+    classes: Float[Tensor, " batch others"] | None
     tables: list[KindTable] | None
     patterns: int
 
@@ -83,19 +83,19 @@ def _gather(norms: Tensor, table: KindTable, found: Float[Tensor, " patterns pla
 
 
 class _Behind:
-    """Sums of powers, or maxima, of the rows of a matrix and of functionals of them, kind of blocks by kind."""
+    """Sums of powers, or maxima, of the rows of a matrix and of the decision hyperplanes, kind of blocks by kind."""
 
     def __init__(self, given: Behind, gates: Tensor, q: float):
-        self.q, self.dtype, self.functionals = q, given.dtype, given.functionals
+        self.q = q
         self.far = gates.permute(2, 3, 0, 1).contiguous()  # height, width, batch, maps
-        self.matrix = given.matrix.permute(2, 3, 1, 0).to(given.dtype, memory_format=torch.contiguous_format)
+        self.matrix = given.matrix.permute(2, 3, 1, 0).contiguous()  # height, width, maps, rows
         self.sums = gates.new_zeros(len(gates), self.matrix.shape[3])
-        self.others = None if given.functionals is None else gates.new_zeros(given.functionals.shape[:2])
-        self.turned = None if given.functionals is None else given.functionals.transpose(1, 2).contiguous()
+        self.given = None if given.classes is None else given.classes.transpose(1, 2).contiguous()
+        self.classes = None if given.classes is None else gates.new_zeros(given.classes.shape[:2])
 
     def add(self, table: KindTable) -> None:
         """Count the blocks of a kind."""
-        batch = len(self.sums)
+        batch, pixels = len(self.sums), table.made.shape[1]
         at_once = max(1, ENTRIES // (table.made[0].numel() * batch))
         for start in range(0, len(table.blocks), at_once):
             some = slice(start, min(start + at_once, len(table.blocks)))
@@ -104,21 +104,24 @@ class _Behind:
             far = positions(self.far, blocks).permute(0, 3, 1, 2, 4).reshape(len(blocks), batch, 1, -1)
             made = made * far if table.which is None else made.mul_(far)
             weights = positions(self.matrix, blocks).flatten(1, 3)
-            rows = torch.bmm(made.flatten(1, 2).to(self.dtype), weights).to(self.sums.dtype)
-            rows = rows.unflatten(1, (batch, -1)).transpose(0, 1).flatten(1, 2)  # batch, pixels of all blocks, rows
-            if self.others is not None and self.turned is not None:
-                self.others = self._count(self.others, torch.bmm(rows, self.turned))
-            self.sums = self._count(self.sums, rows)
+            rows = made.new_empty(batch, len(blocks), pixels, weights.shape[2])
+            for number, (left, right) in enumerate(zip(made.flatten(1, 2), weights, strict=True)):
+                rows[:, number] = product(left, right).unflatten(0, (batch, pixels))
+            rows = rows.flatten(1, 2)
+            if self.classes is not None and self.given is not None:
+                self._join(self.classes, torch.bmm(rows, self.given))
+            self._join(self.sums, rows)
 
-    def _count(self, sums: Tensor, rows: Float[Tensor, " batch pixels n"]) -> Tensor:
-        """The sums or maxima with some more entries of rows, which are overwritten."""
+    def _join(self, sums: Tensor, rows: Float[Tensor, " batch pixels n"]) -> None:
+        """Count some more entries of rows, which are overwritten."""
         if math.isinf(self.q):
-            return torch.maximum(sums, rows.abs_().amax(1))
-        return sums.add_((rows.abs_() if self.q == 1 else rows.square_()).sum(1))
+            torch.maximum(sums, rows.abs_().amax(1), out=sums)
+        else:
+            sums += (rows.abs_() if self.q == 1 else rows.square_()).sum(1)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:
-        """The norms of the rows, and of the functionals."""
-        return _root(self.sums, self.q), None if self.others is None else _root(self.others, self.q)
+        """The norms of the rows, and of the decision hyperplanes."""
+        return _root(self.sums, self.q), None if self.classes is None else _root(self.classes, self.q)
 
 
 def _added(rows: Float[Tensor, " patterns pixels places"], q: float) -> Float[Tensor, " patterns places"]:

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -165,10 +166,12 @@ class Network(nn.Module):
     def check(self, x: Tensor, y: Tensor | None = None) -> None:
         """Raise a clear error unless x is a batch of finite inputs, and y a label for each of them."""
         if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.input_shape or x.dim() != len(self.input_shape) + 1:
-            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise InvalidInput(f"x must be a batch of inputs of shape {self.input_shape}, got {found}")
+            found, hint = _described(x, "x")
+            hint = ": x[None] is a batch of one" if found == self.input_shape else hint
+            raise InvalidInput(f"x must be a batch of inputs of shape {self.input_shape}, got {found}{hint}")
         if x.dtype != self.dtype:
-            raise InvalidInput(f"x must have the network's dtype {self.dtype}, got {x.dtype}")
+            way = "x.to(net.dtype)" if x.is_floating_point() else "x.to(net.dtype) / 255, for pixels from 0 to 255,"
+            raise InvalidInput(f"x must have the network's dtype {self.dtype}, got {x.dtype}: {way} has it")
         if x.device != self.device:
             raise InvalidInput(f"x must be on the network's device {self.device}, got {x.device}")
         finite = torch.isfinite(x).flatten(1).all(1)
@@ -178,8 +181,8 @@ class Network(nn.Module):
             return
         self.require_classes("a label")
         if not isinstance(y, Tensor) or y.dim() != 1 or len(y) != len(x):
-            found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}")
+            found, hint = _described(y, "y")
+            raise InvalidInput(f"y must hold one label for each of the {len(x)} examples, got {found}{hint}")
         if y.is_floating_point() or y.dtype == torch.bool:
             raise InvalidInput(
                 f"y must hold whole numbers, got dtype {y.dtype}: classes count from 0, as y.long() has them"
@@ -245,16 +248,33 @@ def as_network(net: nn.Module, x: Tensor) -> Network:
     if isinstance(net, Network):
         return net
     if not isinstance(net, nn.Module):
-        raise InvalidInput(f"net must be a Network or an nn.Module, got {type(net).__name__}")
+        file, fitted = isinstance(net, str | Path), hasattr(net, "fit") and hasattr(net, "predict")
+        hint = ": relucert.load reads files" if file else ": relucert.from_sklearn makes one of it" if fitted else ""
+        raise InvalidInput(f"net must be a Network or an nn.Module, got {type(net).__name__}{hint}")
     if not isinstance(x, Tensor) or x.dim() < 2:
-        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise InvalidInput(f"x must be a batch of inputs (batch, *input), got {found}")
+        found, hint = _described(x, "x")
+        raise InvalidInput(f"x must be a batch of inputs (batch, *input), got {found}{hint}")
     return Network(net, tuple(x.shape[1:]))
+
+
+def _described(value: object, name: str) -> tuple[object, str]:
+    """What a value is, for a message, and how to make a tensor of it."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), ""
+    arrays = isinstance(value, list | tuple) or hasattr(value, "__array__")
+    return type(value).__name__, f": torch.as_tensor({name}) makes a tensor of it" if arrays else ""
 
 
 def in_double(net: Network) -> Network:
     """The network with its weights in float64: a copy, or the network itself if it is in float64 already."""
     return net if net.dtype == torch.float64 else copy.deepcopy(net).double()
+
+
+def in_single(net: Network) -> Network | None:
+    """A copy of a network in float64 with the same weights in float32; None where float32 does not have them."""
+    found = copy.deepcopy(net).float()
+    pairs = zip([*net.parameters(), *net.buffers()], [*found.parameters(), *found.buffers()], strict=True)
+    return found if all(torch.equal(wide, narrow.to(wide.dtype)) for wide, narrow in pairs) else None
 
 
 @contextmanager
@@ -324,10 +344,7 @@ def _channels(name: str, value: Numbers, shape: tuple[int, ...], like: Tensor) -
     if tensor.dim() == 1 and len(tensor) == shape[0] and len(shape) > 1:
         tensor = tensor.reshape(-1, *(1,) * (len(shape) - 1))
     axes = tensor.dim() in (0, len(shape))
-    try:
-        fits = axes and torch.broadcast_shapes(tensor.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        fits = False
+    fits = axes and all(one in (1, size) for one, size in zip(reversed(tensor.shape), reversed(shape), strict=False))
     if not fits or not bool(torch.isfinite(tensor).all()):
         raise InvalidInput(f"{name} must be a finite number or one for each channel of {shape}, got {value!r}")
     return tensor

@@ -7,6 +7,7 @@ current weights and gradients reach them. Switching nodes are ReLUs and max pool
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -84,6 +85,23 @@ class Literal:
     value: float
 
 
+def adjoint(linear: Callable[..., Tensor], inputs: Sequence[Tensor], output: Tensor) -> tuple[Tensor, ...]:
+    """`A' y` of a linear function, one tensor for each input: its gradient at `inputs`, differentiable where gradients are on.
+
+    >>> adjoint(lambda z, w: 2 * z + 3 * w, [torch.zeros(1), torch.zeros(1)], torch.ones(1))
+    (tensor([2.]), tensor([3.]))
+    """
+    outside = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in inputs]
+        value = linear(*leaves)
+        if not value.requires_grad:  # nothing of the inputs enters
+            return tuple(torch.zeros_like(leaf) for leaf in inputs)
+        # As the gradient of a number: given `output` itself, torch imports its symbolic shapes first, which takes a second.
+        found = torch.autograd.grad((value * output).sum(), leaves, create_graph=outside, materialize_grads=True)
+    return tuple(found)
+
+
 class Affine:
     """A node `z -> A z + b` of one or more inputs."""
 
@@ -104,7 +122,7 @@ class Affine:
         The general case differentiates the linear map, which is exact; nodes with a faster adjoint override it.
         """
         zeros = [output.new_zeros(len(output), *shape) for shape in self.in_shapes]
-        return torch.func.vjp(self.linear, *zeros)[1](output)
+        return adjoint(self.linear, zeros, output)
 
     #: Whether every entry of the value is made of one entry of the inputs, and no entry of the inputs makes two of them.
     elementwise: ClassVar[bool] = False
@@ -126,6 +144,11 @@ class Affine:
     def matrix(self) -> Tensor | None:
         """The matrix W that is applied along the last axis, where the node is one; else None."""
         return None
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether b = 0, whatever the weights: the node has no `apply` of its own."""
+        return type(self).apply is Affine.apply
 
     def offset(self, like: Tensor) -> Tensor:
         """`b` as (1, *shape), in the dtype and on the device of `like`."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
+from relucert.core.norms import steepest
 from relucert.core.properties import Property, class_stays
 from relucert.core.results import Adversarial
 from relucert.core.rounding import DECISION_EPSILONS, cast_up, gamma, gamma_above, length_up
@@ -31,6 +32,24 @@ def predictions(net: Network, x: Float[Tensor, " batch *input"]) -> Int[Tensor, 
     """The predicted class of every input, a piece of the batch at a time so that memory stays small."""
     net.check(x)
     return torch.cat([net.predict(piece) for piece in x.split(PIECE)]) if len(x) else x.new_zeros(0, dtype=torch.long)
+
+
+def descended(
+    net: Network, x: Float[Tensor, " batch *input"], prop: Property, eps: Float[Tensor, " batch"], p: float, steps: int
+) -> Bool[Tensor, " batch"]:
+    """Which inputs have a point within eps in l_p where the property fails, by a few steps of steepest descent on its one row.
+
+    Each step ends on the boundary of the ball. Nothing is checked beyond the sign of the margin.
+    """
+    point, found = x, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for _ in range(steps):
+        with torch.enable_grad():
+            point = point.detach().requires_grad_()
+            margin = prop.margins(net(point))[:, 0]
+            (slope,) = torch.autograd.grad(margin.sum(), point)
+        found |= margin.detach() < 0
+        point = x - eps.reshape(-1, *[1] * (slope.dim() - 1)) * steepest(slope, p)
+    return found | (prop.margins(net(point))[:, 0] < 0)
 
 
 def error(net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]) -> float:

@@ -30,6 +30,7 @@ from relucert.networks.nodes import Affine, MaxPool2d, ReLU, Shape, Switching
 
 Value = TypeVar("Value")
 Op = TypeVar("Op", bound=Affine | Switching | None, covariant=True)
+Kind = TypeVar("Kind", bound=Affine | Switching)
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
@@ -42,6 +43,20 @@ def ending(deadline: float) -> Iterator[None]:
     ...     look()
     """
     token = _deadline.set(min(deadline, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@contextmanager
+def regardless() -> Iterator[None]:
+    """What runs inside is not ended by any deadline around it: for work that is so little that no clock needs to end it.
+
+    >>> with ending(time.monotonic() - 1), regardless():
+    ...     look()
+    """
+    token = _deadline.set(math.inf)
     try:
         yield
     finally:
@@ -72,6 +87,11 @@ class Node(Generic[Op]):
     def kind(self) -> str:
         """The operation's word: linear, conv2d, relu, ..."""
         return "input" if self.op is None else self.op.kind
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether the value is `A z + b` of the nodes it reads, whatever they are: of all but the input and switching nodes."""
+        return isinstance(self.op, Affine)
 
 
 AnyNode = Node[Affine | Switching | None]
@@ -163,12 +183,12 @@ class Graph:
     @cached_property
     def switches(self) -> tuple[Node[Switching], ...]:
         """The switching nodes, in order."""
-        return tuple(cast(Node[Switching], node) for node in self.nodes if isinstance(node.op, Switching))
+        return self._of(Switching)
 
     @cached_property
     def affine_nodes(self) -> tuple[Node[Affine], ...]:
         """The affine nodes, in order."""
-        return tuple(cast(Node[Affine], node) for node in self.nodes if isinstance(node.op, Affine))
+        return self._of(Affine)
 
     def values(self, x: Tensor, keep: Sequence[int]) -> dict[int, Tensor]:
         """The values of the nodes in `keep` at inputs `(batch, *input)`."""
@@ -179,6 +199,11 @@ class Graph:
         return sum(math.prod(node.shape) for node in self.switches)
 
     @cached_property
+    def multiplications(self) -> int:
+        """Those of a pass forward with one input."""
+        return sum(node.op.terms * math.prod(node.shape) for node in self.affine_nodes)
+
+    @cached_property
     def one_layer(self) -> bool:
         """Whether no switching node lies before another: all read the input through affine nodes alone."""
         return all(affine_ancestors(self, node.inputs[0])[1] == [0] for node in self.switches)
@@ -186,7 +211,7 @@ class Graph:
     @cached_property
     def max_pools(self) -> tuple[Node[MaxPool2d], ...]:
         """The max pools, in order."""
-        return tuple(cast(Node[MaxPool2d], node) for node in self.switches if isinstance(node.op, MaxPool2d))
+        return self._of(MaxPool2d)
 
     @cached_property
     def windows(self) -> tuple[Any, ...]:
@@ -198,7 +223,11 @@ class Graph:
     @cached_property
     def relus(self) -> tuple[Node[ReLU], ...]:
         """The ReLU and leaky ReLU nodes, in order."""
-        return tuple(cast(Node[ReLU], node) for node in self.switches if isinstance(node.op, ReLU))
+        return self._of(ReLU)
+
+    def _of(self, kind: type[Kind]) -> tuple[Node[Kind], ...]:
+        """The nodes with an operation of a kind, in order."""
+        return tuple(cast(Node[Kind], node) for node in self.nodes if isinstance(node.op, kind))
 
 
 def propagate(
@@ -222,7 +251,7 @@ def propagate(
     for index in order:
         look()
         node = graph[index]
-        if isinstance(node.op, Affine):
+        if node.is_affine:
             live[index] = rule.affine(cast(Node[Affine], node), [live[source] for source in node.inputs])
         else:
             source = node.inputs[0]
@@ -256,7 +285,7 @@ def affine_ancestors(graph: Graph, node: int) -> tuple[list[Node[Affine]], list[
     stack = [node]
     while stack:
         current = graph[stack.pop()]
-        if not isinstance(current.op, Affine):
+        if not current.is_affine:
             roots.add(current.index)
         elif current.index not in inside:
             inside[current.index] = cast(Node[Affine], current)
@@ -284,7 +313,7 @@ def _plan(graph: Graph, known: Collection[int], wanted: Collection[int]) -> tupl
 
 def _values_back(rule: BackwardRule[Value], node: Node, value: Value) -> list[tuple[int, Value]]:
     """The inputs of a node that propagation goes on to, and their values."""
-    if isinstance(node.op, Affine):
+    if node.is_affine:
         return list(zip(node.inputs, rule.affine(node, value), strict=True))
     back = _switch(rule, node, value)
     return [] if back is None else [(node.inputs[0], back)]

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from relucert.geometry.region import LinearRegion
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.network import as_network
-from relucert.networks.nodes import ReLU
 
 
 def cross_lipschitz(net: nn.Module, x: Float[Tensor, " batch *input"]) -> Float[Tensor, " batch"]:
@@ -53,8 +52,7 @@ def cross_lipschitz_of(region: LinearRegion) -> Float[Tensor, " batch"]:
 def _one_hidden_layer(region: LinearRegion, steps: list[Step]) -> Float[Tensor, " batch"]:
     inner, outer = (step.weight() for step in steps)
     centred = outer - outer.mean(0)
-    op = region.hyperplanes[0].node.op
-    assert isinstance(op, ReLU)
-    gate = op.gate(region.patterns[0], region.net.dtype).flatten(1)
+    (node,) = region.net.graph.relus
+    gate = node.op.gate(region.patterns[0], region.net.dtype).flatten(1)
     form = (inner @ inner.T) * (centred.T @ centred)
     return 2 / len(outer) * ((gate @ form) * gate).sum(1)

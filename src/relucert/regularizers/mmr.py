@@ -21,7 +21,7 @@ from relucert.core.norms import check_p
 from relucert.geometry.distances import decision_distances
 from relucert.geometry.region import LinearRegion
 from relucert.geometry.row_norms.row_norms import BUDGET
-from relucert.geometry.screening import Nearest, screened_distances
+from relucert.geometry.screening import Nearest, screened_distances, smallest
 from relucert.networks.network import as_network
 
 
@@ -113,7 +113,7 @@ def mmr_terms(
         # Hyperplanes beyond gamma cost nothing, and only the nearest k enter: rows of all others are not made.
         wanted = Nearest(k_b, parameters.gamma_b), Nearest(k_d, parameters.gamma_d, smallest=False)
         units, classes = screened_distances(region, margins, logits, y, p, wanted, budget)
-        d_b = units.topk(k_b, largest=False, sorted=False).values
+        d_b = smallest(units, k_b)
         region_term = (1 - d_b / parameters.gamma_b).clamp(min=0).sum(1) / k_b
         nearest = d_b.detach().amin(1)
     else:

@@ -60,6 +60,9 @@ def page(networks: Sequence[TrainedNetwork], ladders: Sequence[Ladder], protocol
     lines = [
         "# Trained networks",
         "",
+        "Other pages: [bounds](bounds.md), [complete verification](complete.md), [deep networks](deep.md), "
+        "[attacks](attacks.md), [benchmarks of the verification competition](vnncomp.md).",
+        "",
         "Written by `python -m relucert.experiments.trained evaluate`. TE: test error on the whole test set. The other columns "
         f"are about the first {protocol.points} test points, in percent. PGD: misclassified, or broken by `{protocol.attack}` "
         "within eps, a lower bound of the robust error; CROWN: misclassified or not proved by `crown`, an upper bound. Paper: "

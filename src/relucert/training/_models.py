@@ -78,9 +78,9 @@ def _require_fit(what: str, net: Network, input_shape: Shape, classes: int) -> N
 @torch.no_grad()
 def adopt(net: Network, source: Network, name: str) -> None:
     """Copy the weights of a network of the same architecture, running statistics and normalisation included."""
-    (mine, numbers), (theirs, others) = describe(net), describe(source)
+    (own, numbers), (given_form, others) = describe(net), describe(source)
     shapes = {key: tuple(value.shape) for key, value in numbers.items()}
-    if mine["nodes"] != theirs["nodes"] or shapes != {key: tuple(value.shape) for key, value in others.items()}:
+    if own["nodes"] != given_form["nodes"] or shapes != {key: tuple(value.shape) for key, value in others.items()}:
         raise InvalidInput(
             f"init must hold a network of the architecture of model, got another one in {name}: to go on with the network of "
             "the file, give it as model"

@@ -313,18 +313,18 @@ class _Training:
         points, radius = self.config.evaluate_points, self.config.radius
         ball = None if radius is None else as_ball(Ball(self.config.p, radius), self.net.box)
         seen = attacked = 0
-        wrong = broken = 0.0
+        wrong = falsified = 0.0
         for x, y in validation.pieces():
             x, y = x.to(self.net.device, self.net.dtype), y.to(self.net.device)
             wrong += error(self.net, x, y) * len(y)
             count = min(len(y), points - attacked)
             if count > 0 and ball is not None:
-                broken += robust_error(self.net, x[:count], y[:count], ball, PGD(steps=40)) * count
+                falsified += robust_error(self.net, x[:count], y[:count], ball, PGD(steps=40)) * count
                 attacked += count
             seen += len(y)
         line: dict[str, Any] = {ERROR_OF[self.config.validation > 0]: round(wrong) / seen}
         if attacked:
-            line |= {"pgd_error": round(broken) / attacked, "pgd_points": attacked, "eps": radius}
+            line |= {"pgd_error": round(falsified) / attacked, "pgd_points": attacked, "eps": radius}
         return line
 
     def _save(self) -> None:

@@ -24,20 +24,23 @@ from torch import Tensor
 
 from relucert.attacks.base import FixedAttack
 from relucert.bounding.interval import Interval
-from relucert.bounding.methods.crown import Alpha
+from relucert.bounding.methods.crown import CROWN, Alpha
+from relucert.bounding.methods.lipschitz import Lipschitz
 from relucert.bounding.methods.moments import Moments
 from relucert.bounding.methods.sdp import SDP
 from relucert.bounding.preactivations import Bounding, KnownUnits, UnitBounds
 from relucert.bounding.rounding import Margins
+from relucert.core.errors import OutOfTime
 from relucert.core.methods import Method, spec
-from relucert.core.norms import steepest
 from relucert.core.verdict import Reason
 from relucert.networks.network import Network
-from relucert.networks.traversal import ending
+from relucert.networks.prediction import descended
+from relucert.networks.traversal import ending, regardless
 from relucert.verification.verifier import Budget, Decision, Outcome, Query
 
 BATCH = 100  # inputs whose radii are found together
 CLOSE = 0.05  # of the lead at the input: margins of float32 that are not below minus this are computed again in float64
+COUNTED = 2**28  # multiplications of a bound, counted for the worst case, that no clock ends
 DESCENT = 3  # steps of the search for counterexamples outside the box
 TIMES = 2.0  # what float32 was charged, so many times, may be won by pre-activation bounds in float64
 
@@ -67,8 +70,7 @@ class Attack(Named):
         for start, part, deadline in pieces(query, budget, 6 * steps):
             with ending(deadline):
                 found = self._attacked(part)
-            for decision in found.decisions(range(len(part)), spec(self.method), query.x.dtype):
-                yield replace(decision, index=start + decision.index)
+            yield from _decisions(found, start, self.method)
 
     def _attacked(self, query: Query) -> Outcome:
         started, found = time.monotonic(), Outcome.nothing(query.x)
@@ -94,15 +96,28 @@ class Bound(Named):
         A method that can stop early has the seconds that the inputs have left together.
         """
         method, each = self.method, budget.each(len(query))
-        # A backward pass for every unit costs as much as some passes forward.
-        for start, part, deadline in pieces(query, budget, 4 * query.net.hidden_units):
+        if self.counted(query):
+            with regardless():
+                found = bounded(query, method, alone=self.alone)
+            yield from _decisions(found, 0, self.method)
+            return
+        for start, part, deadline in pieces(query, budget, self._passes(query)):
             if isinstance(self.method, Alpha):
                 left = min(float(each[start : start + len(part)].sum()), budget.left)
                 method = replace(self.method, seconds=max(0.0, min(self.method.seconds, left)))
             with ending(deadline):
                 found = bounded(part, method, alone=self.alone)
-            for decision in found.decisions(range(len(part)), spec(self.method), query.x.dtype):
-                yield replace(decision, index=start + decision.index)
+            yield from _decisions(found, start, self.method)
+
+    def counted(self, query: Query) -> bool:
+        """Whether the bound takes so few multiplications that it is finished whatever the clock says."""
+        if isinstance(self.method, Alpha | Lipschitz):
+            return False
+        return self._passes(query) * query.net.graph.multiplications * len(query) <= COUNTED
+
+    def _passes(self, query: Query) -> int:
+        """The passes forward that an input costs, at most: a backward pass for every unit costs as much as some."""
+        return 4 * query.net.hidden_units
 
 
 @dataclass(frozen=True)
@@ -123,9 +138,16 @@ class TimedBound(Named):
             left = min(self.method.seconds, float(each[start : start + len(part)].sum()), budget.left)
             method = replace(self.method, seconds=max(0.0, left))
             found = Outcome.nothing(part.x) if budget.over else bounded(part, method, alone=self.alone)
-            for decision in found.decisions(range(len(part)), spec(self.method), part.x.dtype):
-                yield replace(decision, index=start + decision.index)
+            yield from _decisions(found, start, self.method)
             start += len(part)
+
+
+def _decisions(found: Outcome, start: int, method: Method) -> Iterator[Decision]:
+    """All decisions about a piece that begins at `start`; then the end, if the deadline has passed."""
+    for decision in found.decisions(range(len(found.proved)), spec(method), found.witness.dtype):
+        yield replace(decision, index=start + decision.index)
+    if found.cut:
+        raise OutOfTime
 
 
 def pieces(query: Query, budget: Budget, passes: int) -> Iterator[tuple[int, Query, float]]:
@@ -160,12 +182,17 @@ def _pass_seconds(query: Query) -> float:
 
 @torch.no_grad()
 def bounded(query: Query, method: Bounding, *, alone: bool = True) -> Outcome:
-    """What a bounding method proves."""
-    started, found = time.monotonic(), Outcome.nothing(query.x)
-    margins = proved_margins(query, method, alone=alone)
+    """What a bounding method proves, until a deadline around the call: cheaper methods and bounds in float32 go first."""
+    started, found, best = time.monotonic(), Outcome.nothing(query.x), _nothing_proved(query)
+    try:
+        margins = proved_margins(query, method, alone=alone, best=best)
+    except OutOfTime:
+        margins, found.cut = Margins.unstacked(_joint(best)), True
     rows = torch.stack([margins.real, margins.executed], -1)
     found.prove(query.proves(rows).all(1), rows, margins.computed)
     explain(found)
+    if found.cut:
+        found.timed, found.reasons = ~found.proved, dict.fromkeys(found.reasons, Reason.TIME)
     found.seconds += (time.monotonic() - started) / len(query)
     return found
 
@@ -205,34 +232,21 @@ def better_of_both(query: Query, bound: Callable[[Query], Root]) -> Root:
     return met, Margins.unstacked(best)
 
 
-def _met(within: Interval, other: Interval, some: torch.Tensor) -> Interval:
+def _met(within: Interval, other: Interval, some: Tensor) -> Interval:
     """An interval, cut with that of some examples."""
     both = within.restrict(some).known().meet(other.known())
     return Interval(within.lower.index_copy(0, some, both.lower), within.upper.index_copy(0, some, both.upper))
 
 
-def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
-    """Pre-activation bounds of deep networks in float64, and margins, by a method that optimises inner slopes.
-
-    Where the network is in float32 so is the computation, with its rounding charged: that is twice as fast, and rounding is far
-    below what optimised slopes gain.
-    """
-    net, double, ball, prop = query.net, query.double, query.ball, query.prop
-    if net.dtype != torch.float32 or net.graph.max_pools or not prop.fits(torch.float32):
-        return method.prove(double, started(query, method, double, query.wide), query.wide, ball, prop)
-    known = started(query, method, net, query.x)
-    units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
-    return units.charged(double, query.wide, ball, net.dtype), Margins.unstacked(margins.stacked().double())
-
-
-def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Margins:
+def proved_margins(query: Query, method: Bounding, *, alone: bool = True, best: Tensor | None = None) -> Margins:
     """The margins of all inputs by a bounding method, in float64; unless `alone`, bounds over balls without a box are left out.
 
     A box makes the set smaller but not every bound better: slopes and norms follow from other intervals. Where `alone`, what is
     not proved over the ball cut with the box is bounded over the ball alone as well, and the larger margins count, unless a
-    counterexample shows that the ball alone cannot be proved.
+    counterexample shows that the ball alone cannot be proved. `best` (2, batch, specs, 3) has the margins over both kinds of
+    balls that are known: of a call that a deadline ends those that it has proved by then.
     """
-    best = query.wide.new_full((2, *query.prop.offsets.shape, 3), -math.inf)
+    best = _nothing_proved(query) if best is None else best
     if query.units is not None and query.row_margins is not None:
         best[0] = query.row_margins[..., [2, 0, 1]].nan_to_num(-math.inf, math.inf, -math.inf)
     exact = _Pass(query, method, query.double, query.wide, best, alone)
@@ -251,6 +265,10 @@ def proved_margins(query: Query, method: Bounding, *, alone: bool = True) -> Mar
     if bool(near.any()):
         exact.run(near, share=True)
     return Margins.unstacked(_joint(best))
+
+
+def _nothing_proved(query: Query) -> Float[Tensor, " 2 batch specs 3"]:
+    return query.wide.new_full((2, *query.prop.offsets.shape, 3), -math.inf)
 
 
 def started(query: Query, method: Bounding, net: Network, x: Float[Tensor, " batch *input"]) -> UnitBounds:
@@ -314,10 +332,11 @@ class _Pass:
         index = (open_ & worth[1]).nonzero()[:, 0]
         index = index[ball.restrict(index).cut(self.x[index])]
         if len(index):
-            alone = query.restrict(index)
-            index = index[
-                ~_falsified(replace(alone, ball=alone.ball.without_box(), units=None), _joint(self.best)[index])
-            ]
+            # A counterexample in the ball alone: no bound over it can prove the input.
+            row = _joint(self.best)[index][..., 0].argmin(1, keepdim=True)
+            eps = ball.restrict(index).radii(query.x[index])
+            prop = query.prop.restrict(index).select(row).to(query.x.dtype)
+            index = index[~descended(query.net, query.x[index], prop, eps, query.p, DESCENT)]
         if len(index):
             self._timed()._improve(1, index, replace(query, ball=ball.without_box(), units=None), before[1])
 
@@ -336,7 +355,8 @@ class _Pass:
             x, ball = self.x[open_], query.ball.restrict(open_)
             prop = query.prop.restrict(open_).select(rows).to(x.dtype)
             known = started(query.restrict(open_), stage, self.net, x) if known is None else known
-            known, margins = stage.prove(self.net, known, x, ball, prop)
+            prove = stage.prove_least if isinstance(stage, CROWN) and bool(needed.all()) else stage.prove
+            known, margins = prove(self.net, known, x, ball, prop)
             places, best = rows.unsqueeze(2).expand(-1, -1, 3), self.best[kind, open_]
             old = best.gather(1, places)
             # Rows that only fill up the table change nothing: answers must be independent of batch composition.
@@ -356,30 +376,9 @@ class _Pass:
     def _recharged(self, index: Int[Tensor, " n"], query: Query, before: KnownUnits) -> UnitBounds | None:
         """Pre-activation bounds of another pass with the rounding of computations in the dtype of this one."""
         known = before.of(index)
-        return (
-            None
-            if known is None
-            else known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
-        )
-
-
-def _falsified(query: Query, best: Float[Tensor, " batch specs 3"]) -> Bool[Tensor, " batch"]:
-    """Which inputs have a counterexample in balls without a box: no bound over these can prove them.
-
-    From a few steps of steepest descent to the boundary, on the row with the least margin so far. The answer decides what is
-    tried, and nothing else.
-    """
-    row = best[..., 0].argmin(1, keepdim=True)
-    prop, eps = query.prop.select(row).to(query.x.dtype), query.ball.radii(query.x)
-    point, found = query.x, torch.zeros_like(query.holds)
-    for _ in range(DESCENT):
-        with torch.enable_grad():
-            point = point.detach().requires_grad_()
-            margin = prop.margins(query.net(point))[:, 0]
-            (slope,) = torch.autograd.grad(margin.sum(), point)
-        found |= margin.detach() < 0
-        point = query.x - eps.reshape(-1, *[1] * (slope.dim() - 1)) * steepest(slope, query.p)
-    return found | (prop.margins(query.net(point))[:, 0] < 0)
+        if known is None:
+            return None
+        return known.charged(self.net, self.x[index], query.ball.restrict(index), query.net.dtype)
 
 
 def _stages(method: Bounding) -> tuple[Bounding, ...]:

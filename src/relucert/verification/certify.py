@@ -35,7 +35,7 @@ from relucert.verification._union import decide_union
 from relucert.verification.proofs.prover import write_proofs
 from relucert.verification.recorded import certify_text, question_of, recorded
 from relucert.verification.registry import VERDICT_SECONDS, budget_of, find
-from relucert.verification.verifier import Budget, Decision, Query, Verifier, batches, in_time
+from relucert.verification.verifier import GRACE, Budget, Decision, Query, Verifier, batches, in_time
 from relucert.verification.workers import FEW, answers
 
 
@@ -65,7 +65,8 @@ def certify(
     depend on it. The ball may have a scale.
 
     `timeout` None is 60 seconds for `auto` (`rc.Auto(seconds=...)`), and no limit for other methods. The inputs of a batch
-    share their seconds: what cheap methods have decided when these are over is kept, however short they are.
+    share their seconds: what cheap methods have decided when these are over is kept, however short they are, and a bound that
+    takes few multiplications is finished whatever the clock says.
 
     With `records`, a .jsonl file, every decision is stored as soon as it is made, as `relucert certify` stores it, and what
     is there already is not done again: a call that was interrupted goes on. `progress`: whether a bar is shown on standard
@@ -233,7 +234,7 @@ def decide(query: Query, verifier: Verifier, budget: Budget, batch: int = 100) -
         if len(right) and not budget.over:
             own = budget.restrict(right + start)
             each = own.each(len(right))
-            shared = Budget(own.seconds, own.until(len(right)))
+            shared = Budget(own.seconds, own.until(len(right), getattr(verifier, "grace", GRACE)))
             for found in in_time(verifier, part.restrict(right), shared):
                 open_ = found.verdict is Verdict.UNKNOWN
                 if open_ and budget.over:

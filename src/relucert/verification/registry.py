@@ -42,7 +42,7 @@ from relucert.verification._search import RadiusSearch
 from relucert.verification.bab.bab import BaB
 from relucert.verification.mip.distortion import DistortionPrograms
 from relucert.verification.mip.mip import MIP
-from relucert.verification.verifier import Budget, Decision, Query, Verifier, in_time
+from relucert.verification.verifier import GRACE, Budget, Decision, Query, Verifier, in_time
 
 Stage = Attack | Bound | TimedBound | BaB
 
@@ -53,6 +53,8 @@ SDP_CHUNK, MOMENTS_CHUNK = 8, 2
 #: After so many inputs the order of the verifiers of `auto` follows from their decisions.
 MEASURED = 50
 SHARED = 2**28  # bytes of the pre-activation bounds that verifiers of a cascade leave to one another, at most
+#: Seconds that the first bound of `auto` has beyond those of the others: it so has more time than it would have alone.
+PATIENCE = 0.2
 #: The first verifiers of `auto`: a cheap bound, which proves all that the region theorem proves of one region, and an attack.
 CHEAP_BOUND = Bound(CROWN(), alone=False)
 SHORT_ATTACK = Attack(PGD(steps=20, alike=True))
@@ -115,6 +117,7 @@ class Cascade:
     seen: int = 0
     decided: Counter[str] = field(default_factory=Counter)
     batches: ClassVar[int] = 5
+    grace: ClassVar[float] = GRACE + PATIENCE
 
     def stages(self, query: Query) -> tuple[Stage, ...]:
         """The verifiers in the order in which the next inputs are given to them."""
@@ -141,8 +144,8 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
 
     A verifier sees as many inputs at a time as the query's `batch` says, and has the pre-activation bounds of those before it;
     an input that a clock has kept from these has none, nor have those beside it. An input has the largest margin and the
-    seconds of all that saw it. When its seconds are spent, no further verifier sees it. Inputs that stay open are UNKNOWN by
-    the method named `last`.
+    seconds of all that saw it. When its seconds are spent, no further verifier sees it; the cheap bound has `PATIENCE` more, so
+    that it proves here what it proves alone. Inputs that stay open are UNKNOWN by the method named `last`.
     """
     known = [_Known() for _ in range(len(query))]
     if 2 * query.double.hidden_units * len(query) * torch.float64.itemsize <= SHARED:
@@ -150,10 +153,12 @@ def cascade(stages: Sequence[Verifier], query: Query, budget: Budget, last: str)
     open_ = list(range(len(query)))
     for stage in stages:
         left = budget.after(torch.tensor([one.seconds for one in known], dtype=torch.float64))
+        if stage != CHEAP_BOUND:
+            left = replace(left, deadline=left.deadline - PATIENCE)
         seconds = left.each(len(query)).tolist()
         ready = [place for place in open_ if seconds[place] > 0]
         for start in range(0, len(ready), query.batch):
-            if budget.over:
+            if left.over and not (isinstance(stage, Bound) and stage.counted(query)):
                 break
             places = ready[start : start + query.batch]
             index = torch.tensor(places, device=query.x.device)

@@ -4,9 +4,10 @@ unsat: proved, for the network of real arithmetic with the file's weights over t
 lies in its box in rational arithmetic and whose outputs satisfy the inequalities in rational arithmetic, once as executed by
 onnxruntime and once in float64. timeout: the clock ended the search. unknown: the search ended without an answer.
 
-Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`). Then
-ReLUs are split where every clause is one row: of one layer by `bab.envelopes`, else with many inputs by `bab.bab`; then boxes
-again. Over l2 balls ReLUs alone are split, and a clause of several rows is replaced by its most promising row.
+Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`). Where
+every clause is one row, ReLUs may be split instead: of one layer by `bab.envelopes`, else by `bab.bab`. Then the kind of split
+whose bounds gain more in a trial (`bab.split_trial`) has all the time. Over l2 balls ReLUs alone are split, and a clause of
+several rows is replaced by its most promising row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,18 +32,16 @@ from relucert.core.verdict import Verdict
 from relucert.interop.onnx.execution import Runtime
 from relucert.interop.vnnlib.specification import Case, Specification
 from relucert.networks.network import Network
-from relucert.verification.bab.input_splitting import InputSplitting
+from relucert.verification.bab.input_splitting import BoxSearch, InputSplitting
+from relucert.verification.bab.split_trial import SplitTrial
 from relucert.verification.verifier import Budget, Decision, Query
 
 #: Decisions about the open cases of a group.
 Stage = Callable[[Tensor], Iterator[Decision]]
 
-#: With at most so many free inputs most of the time goes to boxes.
-FEW = 10
-#: Seconds of the first search over boxes with more free inputs.
-FIRST = 1.0
-#: Seconds of the first search where the ReLUs have one layer.
-SHORT = 0.1
+#: Of the time: the first search over boxes, and the first one where the ReLUs have one layer.
+FIRST, SHORT = 0.05, 0.005
+_SHARE = 0.25  # of the time: a trial of both kinds of splits ends after it
 _DRAWN = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4)  # parts of a distance
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
 
@@ -127,7 +127,6 @@ class _Group:
         none = torch.zeros(len(cases), dtype=torch.long)
         ball = Ball(2 if balls else math.inf, eps, box=(low, high))
         self.query = Query(net, net, x, none, ball, prop, torch.ones(len(cases), dtype=torch.bool), False)
-        self.free = int((low < high).flatten(1).sum(1).max())
         self.found: Counterexample | None = None
         self._check_runtime()
 
@@ -135,14 +134,14 @@ class _Group:
         """Verifier after verifier, each about the cases that are open."""
         open_, nodes, by = torch.arange(len(self.cases)), 0, ""
         for name, found in self._stages(deadline):
-            left = []
+            closed = set[int]()
             for decision in found(open_):
                 nodes += decision.nodes
                 if self.found is not None:
                     return Answer("sat", name, self.found, nodes)
-                if decision.verdict is not Verdict.ROBUST:
-                    left.append(int(open_[decision.index]))
-            by, open_ = name, torch.tensor(sorted(left), dtype=torch.long)
+                if decision.verdict is Verdict.ROBUST:
+                    closed.add(decision.index)
+            by, open_ = name, torch.tensor([one for one in open_.tolist() if one not in closed], dtype=torch.long)
             if len(open_) == 0:
                 return Answer("unsat", by, None, nodes)
             if time.monotonic() >= deadline:
@@ -151,45 +150,61 @@ class _Group:
 
     def _stages(self, deadline: float) -> Iterator[tuple[str, Stage]]:
         """The verifiers in turn, as functions of the open cases."""
+        if self.query.p == 2:
+            yield "bab", partial(self._relus, budget=Budget(deadline=deadline))
+            return
+        boxes = BoxSearch(self.query, InputSplitting(), self.confirm)
 
-        def boxes(until: float) -> Stage:
+        def boxes_until(until: float) -> Stage:
             def run(open_: Tensor) -> Iterator[Decision]:
-                def confirm(points: Tensor, own: int) -> Tensor:
-                    return self.confirm(points, int(open_[own]))
-
-                return InputSplitting().search(self.query.restrict(open_), Budget(deadline=until), confirm)
+                boxes.drop(~torch.isin(torch.arange(len(self.cases)), open_))
+                return boxes.run(Budget(deadline=until))
 
             return run
 
-        def relus(open_: Tensor) -> Iterator[Decision]:
-            from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
+        name, relus = ("envelopes", self._envelopes) if self._one_layer() else ("bab", self._relus)
+        if self.query.prop.clauses is None:
 
-            # One problem has the whole batch, and many cheap subproblems decide more than few good ones.
-            method = BaB(nodes=10**9, batch=512, width=512, steps=4)
-            for decision in method.decide(self._of_rows(open_), Budget(deadline=deadline)):
-                if decision.witness is not None:
-                    self.confirm(decision.witness[None].double(), int(open_[decision.index]))
-                yield decision
+            def share(part: float) -> float:
+                return time.monotonic() + part * max(0.0, deadline - time.monotonic())
 
-        def envelopes(open_: Tensor) -> Iterator[Decision]:
-            from relucert.verification.bab.envelopes import Envelopes
+            yield "inputs", boxes_until(share(SHORT if name == "envelopes" else FIRST))
+            trial = SplitTrial(self._boxes, relus, Budget(deadline=share(_SHARE)))
+            yield "trial", trial.run
+            if trial.relus:
+                yield name, partial(relus, budget=Budget(deadline=deadline))
+            yield "inputs", boxes_until(deadline)
+            if not trial.relus:
+                yield name, partial(relus, budget=Budget(deadline=deadline))
+        else:
+            yield "inputs", boxes_until(deadline)
 
-            def confirm(points: Tensor, own: int) -> Tensor:
-                return self.confirm(points, int(open_[own]))
+    def _boxes(self, open_: Tensor, budget: Budget, nodes: int) -> Iterator[Decision]:
+        """Search over at most `nodes` boxes of every case, in breadth."""
+        method = InputSplitting(nodes=nodes, width=nodes * len(open_))
+        return _about(open_, method.search(self.query.restrict(open_), budget, self._confirm_of(open_)))
 
-            return Envelopes().search(self.query.restrict(open_), Budget(deadline=deadline), confirm)
+    def _relus(self, open_: Tensor, budget: Budget, nodes: int = 10**9) -> Iterator[Decision]:
+        """Branch and bound over ReLUs, of any number of layers."""
+        from relucert.verification.bab.bab import BaB  # small networks are decided before it is imported
 
-        if self.query.p == 2:
-            yield "bab", relus
-            return
-        if self._one_layer():
-            left = max(0.0, deadline - time.monotonic())
-            yield "inputs", boxes(deadline - left + (SHORT if self.free > FEW else left / 2))
-            yield "envelopes", envelopes
-        elif self.free > FEW and self.query.prop.clauses is None:
-            yield "inputs", boxes(min(deadline, time.monotonic() + FIRST))
-            yield "bab", relus
-        yield "inputs", boxes(deadline)
+        # One problem has the whole batch, and many cheap subproblems decide more than few good ones.
+        method = BaB(nodes=nodes, batch=min(nodes, 512), width=min(nodes, 512), steps=4)
+        for decision in _about(open_, method.decide(self._of_rows(open_), budget)):
+            if decision.witness is not None:
+                self.confirm(decision.witness[None].double(), decision.index)
+            yield decision
+
+    def _envelopes(self, open_: Tensor, budget: Budget, nodes: int = 10**6) -> Iterator[Decision]:
+        """Branch and bound over the ReLUs of one layer."""
+        from relucert.verification.bab.envelopes import Envelopes
+
+        found = Envelopes(nodes=nodes).search(self.query.restrict(open_), budget, self._confirm_of(open_))
+        return _about(open_, found)
+
+    def _confirm_of(self, open_: Tensor) -> Callable[[Tensor, int], Tensor]:
+        """`confirm` with positions among the open cases."""
+        return lambda points, own: self.confirm(points, int(open_[own]))
 
     @torch.no_grad()
     def _of_rows(self, open_: Tensor) -> Query:
@@ -247,6 +262,11 @@ class _Group:
             raise Contradiction(
                 f"network and onnxruntime must agree at the centre of the box, got {own.tolist()} and {executed.tolist()}"
             )
+
+
+def _about(open_: Tensor, decisions: Iterator[Decision]) -> Iterator[Decision]:
+    """Decisions about the cases `open_`, by their positions among all."""
+    return (replace(decision, index=int(open_[decision.index])) for decision in decisions)
 
 
 class _InnerPoints:

@@ -212,9 +212,9 @@ class Budget:
         """The budget of some of the inputs."""
         return Budget(self.seconds[index], self.deadline) if isinstance(self.seconds, Tensor) else self
 
-    def until(self, count: int) -> float:
+    def until(self, count: int, grace: float = GRACE) -> float:
         """When the seconds of `count` inputs together, and a moment of grace, are over, from now on; or the deadline."""
-        return min(self.deadline, time.monotonic() + float(self.each(count).clamp(min=0).sum()) + GRACE)
+        return min(self.deadline, time.monotonic() + float(self.each(count).clamp(min=0).sum()) + grace)
 
     def after(self, spent: Float[Tensor, " batch"]) -> Budget:
         """What is left when every input has cost the seconds `spent`."""
@@ -318,6 +318,7 @@ class Outcome:
     `margin` is proved for real arithmetic, `executed` for the network in its dtype, `computed` is the bound before rounding was
     charged; `seconds` is the input's share of the time, `nodes` counts its subproblems, `timed` says that a clock
     ended its search; `row_margins`, `saved`, `reasons` and `claims`, the last three by position, are those of `Decision`.
+    `cut` says that a deadline ended the work on the batch: this is what was known by then.
     """
 
     proved: Bool[Tensor, " batch"]
@@ -333,6 +334,7 @@ class Outcome:
     saved: dict[int, SavedSubproblems] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     claims: dict[int, str] = field(default_factory=dict)
+    cut: bool = False
 
     @classmethod
     def nothing(cls, x: Float[Tensor, " batch *input"]) -> Outcome:

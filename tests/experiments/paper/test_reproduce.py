@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from relucert.core.errors import FileAccessError, InvalidInput, MissingData, RecordConflict, RunError
+from relucert.core.errors import ClusterError, FileAccessError, InvalidInput, MissingData, RecordConflict, RunError
 from relucert.experiments.paper.config import ReproduceConfig
 from relucert.experiments.paper.registry import EXPERIMENTS
 from relucert.experiments.paper.reproduce import reproduce
@@ -169,6 +175,22 @@ def test_missing_data_is_named_before_anything_is_trained(tmp_path, monkeypatch)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["table1", "table2"])
+def test_a_scheduler_that_does_not_answer_is_named_before_anything_is_trained(tmp_path, name):
+    pytest.importorskip("distributed")
+    with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:9"):
+        run(tmp_path / "out", name, workers=None, scheduler="tcp://127.0.0.1:9")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InvalidInput, match="workers must be left out with a scheduler"):
+        config(tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_processes_make_the_records_of_one_process(done, tmp_path):
+    out, _, _ = done
+    run(tmp_path, runs=out / "networks", existing=True, workers=2)
+    assert records(tmp_path) == {name: own for name, own in records(out).items() if "tables23" in name}
+
+
 def test_records_of_another_network_are_refused_and_kept(done, tmp_path):
     out, _, _ = done
     foreign = (out / "records" / "digits-fc1-plain-inf.jsonl").read_bytes()
@@ -178,6 +200,27 @@ def test_records_of_another_network_are_refused_and_kept(done, tmp_path):
     with pytest.raises(RecordConflict, match=r"tables23\.jsonl must hold records of network \w+ alone"):
         run(tmp_path, runs=out / "networks")
     assert file.read_bytes() == foreign
+    file.unlink()
+    run(tmp_path, runs=out / "networks")
+    file.write_bytes(foreign)  # later, when the network has a description
+    with pytest.raises(RecordConflict, match=r"tables23\.jsonl must hold records of network \w+ alone"):
+        run(tmp_path, runs=out / "networks")
+    assert file.read_bytes() == foreign
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_verdicts_of_a_batch_that_was_interrupted_are_the_same_to_the_last_digit(tmp_path, kept):
+    name = "digits-fc1-plain-inf"
+    given = {"schemes": ("plain",), "points": 8}
+    run(tmp_path, "table1", **given)
+    whole, file = records(tmp_path)[name], tmp_path / "records" / f"{name}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    verdicts = [line for line in lines if b"certify by" in line]
+    assert len(verdicts) > kept
+    attacks = [line for line in lines if b"certify by" not in line and b"smallest by" not in line]
+    file.write_bytes(b"".join([*attacks, *verdicts[-kept:]]))
+    run(tmp_path, "table1", **given, workers=2)
+    assert records(tmp_path)[name] == whole
 
 
 def test_another_number_of_epochs_is_another_run(done):
@@ -225,5 +268,52 @@ def test_all_of_it_on_the_digits(tmp_path):
             assert all(own for paper, own in known if paper and name not in ("l2-cifar10", "table3"))
     figures = ("toy", "theorem", "plane-digits", "gradients-digits", "filters-digits")
     assert names >= {f"figure-{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
-    assert names >= {"lambda.md", "cw.md", "lambda-digits.png", "l2-certified-digits-fc10.png"}
+    assert names >= {
+        f"l2-certified-digits-{model}.{suffix}" for model in ("fc1", "fc10", "cnn") for suffix in ("png", "svg")
+    }
+    assert names >= {"lambda.md", "cw.md", "lambda-digits.png", "cw-ratios-digits.png"}
+    optima = json.loads((tmp_path / "table3.json").read_text())["sections"][-1]["rows"][0]["cells"]
+    assert all(cell["ours"] is not None for cell in optima)  # FC1 has proved optima, and so what exceeds KW's bound
+    for name in ("lambda", "cw"):
+        rows = json.loads((tmp_path / f"{name}.json").read_text())["sections"][-1]["rows"]
+        assert all(row["cells"][0]["ours"] is not None for row in rows)
     assert set(EXPERIMENTS) >= {"table1", "lambda", "figures"}
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_with_the_same_records(done, tmp_path):
+    words = (
+        "reproduce",
+        "table1",
+        "--quick",
+        "--models",
+        "fc1",
+        "--schemes",
+        "plain",
+        "--epochs",
+        "1",
+        "--points",
+        "4",
+    )
+    flags = ("--workers", "1", "--out", str(tmp_path), "--runs", str(tmp_path / "none"))
+    command = [sys.executable, "-m", "relucert", *words, *flags]
+    moments = (
+        ("pgd", signal.SIGINT),
+        ("apgd", signal.SIGKILL),
+        ("certify", signal.SIGINT),
+        ("plain-2", signal.SIGTERM),
+    )
+    for word, number in moments:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if word in line:
+                    break
+            time.sleep(random.Random(word).uniform(0, 0.1))
+            os.kill(process.pid, number)
+            process.communicate()
+        assert process.returncode in (-number, 130)
+    subprocess.run(command, check=True, capture_output=True)
+    out, _, _ = done
+    whole = {name: own for name, own in records(out).items() if "tables23" not in name}
+    assert records(tmp_path) == whole

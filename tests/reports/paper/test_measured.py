@@ -64,6 +64,10 @@ def test_errors_join_all_witnesses_and_all_proofs(tmp_path):
     found = network(tmp_path)
     assert found.errors() == (50.0, 75.0)  # 0, 1, 4 and 5 of 8; all but 2 and 7
     assert found.undecided() == [3, 6]
+    by = {("vulnerable", name): 1 for name in ("pgd", "apgd", "region")} | {
+        ("robust", name): 1 for name in ("crown", "kw")
+    }
+    assert found.deciders() == by
     assert found.seconds(lambda record: record.method.startswith("certify")) == 4.0
 
 
@@ -88,6 +92,22 @@ def test_distances_are_means_over_the_first_points_with_all_answers(tmp_path):
     assert found.share_optimal() == pytest.approx(100 / 3)
     assert found.optimum_excess() == pytest.approx(150.0)
     assert found.ratios() == pytest.approx([1.1])
+
+
+def test_points_without_a_counterexample_count_in_neither_mean(tmp_path):
+    write(
+        tmp_path,
+        *((index, METHODS[KW], math.inf, {"lower": 0.2 + index, "upper": math.inf}) for index in range(3)),
+        *((index, METHODS[THEOREM], math.inf, {"lower": 0.1, "upper": math.inf}) for index in range(3)),
+        (0, METHODS[CW], math.inf, {"verdict": Verdict.VULNERABLE, "upper": 0.3}),
+        (1, METHODS[CW], math.inf, {"upper": math.inf}),
+        (2, METHODS[CW], math.inf, {"verdict": Verdict.VULNERABLE, "upper": 2.5}),
+    )
+    found = network(tmp_path)
+    assert found.distances((KW, THEOREM, CW)) == pytest.approx((1.2, 1.4))
+    assert found.left_out((KW, THEOREM, CW)) == 1
+    assert found.distances((KW, THEOREM)) == pytest.approx((1.2, 1.4))  # the lower end is over all three
+    assert found.left_out((KW, THEOREM)) == 0
 
 
 def test_without_records_nothing_is_known(tmp_path):

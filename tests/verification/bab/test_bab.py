@@ -17,9 +17,9 @@ from relucert.core.properties import Property, class_stays
 from relucert.core.results import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
-from relucert.verification._incomplete import deep_bounds
 from relucert.verification.bab import bab
 from relucert.verification.bab._leaves import leaf_program
+from relucert.verification.bab._subproblems import deep_bounds
 from relucert.verification.bab.bab import BaB
 from relucert.verification.verifier import Budget, Query
 from zoo import inputs, network, randomised

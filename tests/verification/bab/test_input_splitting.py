@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from relucert.core.verdict import Verdict
 from relucert.networks.architectures import mlp
 from relucert.networks.network import Network, in_double
 from relucert.verification.bab._boxes import Boxes, BoxFrontier, clipped
+from relucert.verification.bab._confirming import falsifying
 from relucert.verification.bab.bab import BaB
-from relucert.verification.bab.input_splitting import InputSplitting
+from relucert.verification.bab.input_splitting import BoxSearch, InputSplitting
 from relucert.verification.verifier import Budget, Query
 
 
@@ -105,3 +107,39 @@ def test_other_norms_and_wrong_parameters_are_refused() -> None:
         list(InputSplitting().decide(other, Budget()))
     with pytest.raises(InvalidInput, match="batch of inputs must be at least 1, got 0"):
         InputSplitting(batch=0)
+
+
+def test_linear_bounds_in_float32_hold_for_the_boxes_in_float64() -> None:
+    """Sides that float32 does not have, boxes of all sizes: the linear bound from its least corner lies below the margin."""
+    generator = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
+    single = Network(mlp((3,), 3, [16, 16, 16]), (3,)).eval()
+    net = in_double(single)
+    x = torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    query = Query.of(net, x, net(x).argmax(1), Ball(math.inf, 0.3))
+    query = replace(query, prop=Property(query.prop.rows, torch.tensor([[0.1, -1 / 7]], dtype=torch.float64)))
+    search = BoxSearch(query, InputSplitting(), falsifying(query))
+    assert search.single is not None
+    for size, dtype in ((0.3, torch.float32), (1e-2, torch.float32), (1e-3, torch.float32), (1e-6, torch.float64)):
+        lower = search.low + (0.6 - size) * torch.rand(50, 3, generator=generator, dtype=torch.float64)
+        upper = lower + size
+        boxes = Boxes(
+            lower, upper, torch.zeros(50, dtype=torch.long), torch.ones(50, 2, dtype=torch.bool), torch.zeros(50)
+        )
+        prop = query.prop.restrict(boxes.owner)
+        with torch.no_grad():
+            units, rows, margins = search._linear_bounds(boxes, prop)
+            assert units.logits.lower.dtype == dtype
+            points = lower + size * torch.rand(200, 50, 3, generator=generator, dtype=torch.float64).round(decimals=1)
+            points = torch.minimum(points, upper)
+            values = prop.margins(net(points.flatten(0, 1)).reshape(200, 50, 3))
+        corner = torch.where(rows > 0, lower[:, None, None], upper[:, None, None])
+        bound = margins + (rows * (points[:, :, None, None] - corner)).sum(-1)
+        assert bool((bound <= values[:, :, None] + 1e-14).all())
+
+
+def test_weights_that_float32_does_not_have_stay_in_float64() -> None:
+    query = _query(0, 0.1)
+    with torch.no_grad():
+        next(query.double.parameters())[0, 0] = 0.1
+    assert BoxSearch(query, InputSplitting(), falsifying(query)).single is None

@@ -34,7 +34,7 @@ from relucert.core.properties import Property
 from relucert.core.rounding import cast_up
 from relucert.networks.affine_map import one_hot
 from relucert.networks.network import Network
-from relucert.networks.nodes import MaxPool2d, ReLU
+from relucert.networks.nodes import Switching
 from relucert.networks.traversal import Node
 
 _CARE = 30  # the steps of upper slopes are so many times smaller
@@ -161,9 +161,8 @@ class SDP(AfterCROWN):
                 ends[0][batch] = torch.fmax(ends[0][batch], local.lower)
                 ends[1][batch] = torch.fmin(ends[1][batch], local.upper)
             return Interval(*ends)
-        low, high, needed = within.lower.flatten(1), within.upper.flatten(1), within.unstable.flatten(1)
-        if isinstance(node.op, MaxPool2d):
-            needed = torch.ones_like(needed)
+        low, high = within.lower.flatten(1), within.upper.flatten(1)
+        needed = within.unstable.flatten(1) | (not node.op.decided_by_sign)
         for batch, units, chosen in work.chosen(needed, 2):
             if time.monotonic() >= until:
                 break
@@ -192,7 +191,7 @@ class _Units(NamedTuple):
     net: Network
     x: Tensor
     ball: Ball
-    node: Node
+    node: Node[Switching]
     charge: Charge
 
 
@@ -205,7 +204,7 @@ def ball_relaxations(net: Network, moved: Deviations, batch: Tensor, rounds: int
         within = moved.inputs[node.index].restrict(batch)
         drift = moved.rounding.before[node.index][batch]
         linear = relax(node.op, within, "adaptive", drift)
-        if isinstance(node.op, ReLU) and isinstance(linear, ReLURelaxation) and linear.charge is not None:
+        if isinstance(linear, ReLURelaxation) and linear.charge is not None:
             centre = moved.centres[node.index][batch]
             relaxations[node.index] = BallRelaxation(
                 node.op.slope,

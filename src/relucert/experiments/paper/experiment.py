@@ -62,8 +62,8 @@ class Experiment:
 
     def write(self, networks: Sequence[MeasuredNetwork], out: Path) -> list[Path]:
         """Write the files of the report below `out` and return them."""
-        mine = {network.name for network in (*self.networks, *self.on_digits())}
-        files = self.report([network for network in networks if network.name in mine], out)
+        names = {network.name for network in (*self.networks, *self.on_digits())}
+        files = self.report([network for network in networks if network.name in names], out)
         for name, content in files.items():
             write_atomically(out / name, content)
         return [out / name for name in files]

@@ -21,7 +21,7 @@ from relucert.reports.published import L2, L2_CIFAR10, Key
 KW, THEOREM, IMPROVED = "kw", "region(regions=0)", "region(regions=5)"
 #: The answers that a point must have to count in means and curves: those of the steps of these tables.
 KINDS = tuple(kind for kind in ANSWERS if kind != NEIGHBOURS)
-CW, QUICK_CW = "cw", "cw(searches=3, iterations=50)"
+CW, QUICK_CW = "cw", "cw(searches=4, iterations=100, rate=0.03, constant=0.1)"
 #: The middle of the radii that the paper searched for the networks of Wong and Kolter in these tables.
 KW_SCHEME = "kw(eps=0.3)"
 

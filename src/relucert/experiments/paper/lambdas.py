@@ -32,7 +32,7 @@ def steps(network: PaperNetwork, effort: Effort) -> Sequence[Step]:
     method = QUICK_VERIFIER if effort.quick else VERIFIER
     points = effort.points or (QUICK_POINTS if effort.quick else 1000)
     seconds = effort.timeout or (QUICK_SECONDS if effort.quick else SECONDS[math.inf])
-    return (Step(verb=Verb.CERTIFY, method=method, points=points, timeout=seconds),)
+    return (Step(verb=Verb.CERTIFY, method=method, points=points, timeout=seconds, fixed=effort.quick),)
 
 
 def report(networks: Sequence[MeasuredNetwork], out: Path) -> Files:

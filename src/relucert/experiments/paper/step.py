@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from relucert.evaluation.attack import AttackTask
 from relucert.evaluation.certify import CertifyTask
@@ -37,6 +38,9 @@ class Only(StrEnum):
 class Step:
     """A method and the first `points` test points, all with None; `only` leaves some of these out.
 
+    With `fixed` verifiers take batches as a run that was never stopped, so that margins are the same to the last digit as well;
+    what is lost by an interruption is a batch then.
+
     With `labels` False the question is about the predicted class, as in the paper's mean distances. The order of steps is
     that of a cascade: cheap ones first, then what they leave open. `timeout`: seconds of the verifier for a point.
     """
@@ -48,43 +52,43 @@ class Step:
     only: Only = Only.ALL
     batch: int = 100
     timeout: float | None = None
+    fixed: bool = False
 
-    def records(self, network: MeasuredNetwork, folder: Path, workers: int | None = None) -> Iterator[Record]:
-        """The records of the points, of which new ones are stored as they come; `folder` is that of the network's run."""
-        task = self._task(network, folder, workers)
-        with closing(task.records(self._chosen(network, len(task)))) as records:
+    def records(
+        self, network: MeasuredNetwork, folder: Path, workers: int | None = None, scheduler: str | None = None
+    ) -> Iterator[Record]:
+        """The records of the points, of which new ones are stored as they come; `folder` is that of the network's run.
+
+        `workers` processes share the points, or those of the Dask cluster at `scheduler`.
+        """
+        about = {
+            "model": folder, "data": network.key.data, "p": network.key.p, "points": self.points, "method": self.method,
+            "batch": self.batch, "workers": workers, "scheduler": scheduler, "out": network.records,
+        }  # fmt: skip
+        task = self._task(about, network.eps)
+        chosen = self._chosen(network, task)
+        found = task.records(chosen, fixed=self.fixed) if isinstance(task, CertifyTask) else task.records(chosen)
+        with closing(found) as records:
             yield from records
 
-    def _task(
-        self, network: MeasuredNetwork, folder: Path, workers: int | None
-    ) -> CertifyTask | RadiusTask | AttackTask:
-        key = network.key
-        about = {"model": folder, "data": key.data, "p": key.p, "points": self.points, "out": network.records}
-        if self.verb is Verb.CERTIFY:
-            return CertifyTask(
-                CertifyConfig(
-                    **about,
-                    eps=network.eps,
-                    method=self.method,
-                    timeout=self.timeout,
-                    workers=workers,
-                    batch=self.batch,
-                )
-            )
-        if self.verb is Verb.RADIUS:
-            return RadiusTask(
-                RadiusConfig(**about, method=self.method, attack=None, labels=self.labels, batch=self.batch)
-            )
-        eps = network.eps if self.verb is Verb.ATTACK else None
-        return AttackTask(AttackConfig(**about, eps=eps, method=self.method, labels=self.labels, batch=self.batch))
+    def _task(self, about: dict[str, Any], eps: float | None) -> CertifyTask | RadiusTask | AttackTask:
+        match self.verb:
+            case Verb.CERTIFY:
+                return CertifyTask(CertifyConfig(**about, eps=eps, timeout=self.timeout))
+            case Verb.RADIUS:
+                return RadiusTask(RadiusConfig(**about, attack=None, labels=self.labels))
+            case Verb.ATTACK:
+                return AttackTask(AttackConfig(**about, eps=eps, labels=self.labels))
+            case Verb.SMALLEST:
+                return AttackTask(AttackConfig(**about, labels=self.labels))
 
-    def _chosen(self, network: MeasuredNetwork, points: int) -> list[int] | None:
+    def _chosen(self, network: MeasuredNetwork, task: CertifyTask | RadiusTask | AttackTask) -> list[int] | None:
         """The points that the step is needed for; None for all.
 
-        Records of this step itself change nothing about points that it has not reached, so that a run which was stopped
-        anywhere ends with the same records.
+        Records of this step itself do not count, so that a run which was stopped anywhere ends with the same records.
         """
         if self.only is Only.ALL:
             return None
-        known = network.undecided() if self.only is Only.OPEN else network.optima
-        return [index for index in known if index < points]
+        own = task.question.record(0).method
+        known = network.undecided(lambda record: record.method != own) if self.only is Only.OPEN else network.optima
+        return [index for index in known if index < len(task)]

@@ -35,7 +35,7 @@ def cascade(p: float, effort: Effort) -> Sequence[Step]:
     return (
         attack,
         replace(attack, method=apgd),
-        Step(verb=Verb.CERTIFY, method=verifier, points=points, only=Only.OPEN, timeout=seconds),
+        Step(verb=Verb.CERTIFY, method=verifier, points=points, only=Only.OPEN, timeout=seconds, fixed=effort.quick),
         Step(verb=Verb.SMALLEST, method=region, points=points, only=Only.OPEN, batch=20),
     )
 

@@ -48,7 +48,8 @@ class Layer(NamedTuple):
     """The hyperplanes of the units, and the decisions in the regions of some examples.
 
     `rows` (units, size) are the same for all examples, `signs` (batch, units) orient them; `margins`, `margin_errors` and
-    `row_errors` as in `Measured`. `lead`, `lead_errors`, `class_rows`, `class_errors` belong to the regions of x.
+    `row_errors` as in `Measured`. `lead`, `lead_errors`, `class_rows`, `class_errors` belong to the regions of x,
+    `sizes` and `class_sizes` are l_1 norms.
     """
 
     rows: Float[Tensor, " units size"]
@@ -61,6 +62,7 @@ class Layer(NamedTuple):
     lead_errors: Float[Tensor, " batch classes"]
     class_rows: Float[Tensor, " batch classes size"]
     class_errors: Float[Tensor, " batch classes"]
+    class_sizes: Float[Tensor, " batch classes"]
     changes: Float[Tensor, " batch classes units"]
 
     @classmethod
@@ -72,9 +74,10 @@ class Layer(NamedTuple):
         rows = first.rows(torch.arange(region.count)[None])[0].flatten(1) * signs[0][:, None]
         slope = region.net.switches[0].op.slope
         changes = -(1 - slope) * (weight[y][:, None] - weight)
+        class_rows = measured.class_rows.flatten(2)
         return cls(
             rows, norm(rows, 1), signs, measured.raw_margins, measured.margin_errors, measured.row_errors,
-            measured.raw_lead, measured.lead_errors, measured.class_rows.flatten(2), measured.class_errors, changes,
+            measured.raw_lead, measured.lead_errors, class_rows, measured.class_errors, norm(class_rows, 1, 2), changes,
         )  # fmt: skip
 
     def flipped(self, index: Int[Tensor, " n"], units: Int[Tensor, " n k"], inside: bool = False) -> HalfSpaces:
@@ -103,7 +106,7 @@ class Layer(NamedTuple):
         size = change.abs()
         # The terms of a change have four roundings of their own.
         weight = gamma_above(units.shape[1] + 6)
-        own = norm(self.class_rows[at, places], 1, 2)
+        own = self.class_sizes[at, places]
         sizes = own + (size @ behind.sizes.unsqueeze(2)).squeeze(2)
         row_errors = self.class_errors[at, places] + (size @ behind.row_errors.unsqueeze(2)).squeeze(2)
         terms = self.lead[at, places].abs() + (size @ behind.margins.abs().unsqueeze(2)).squeeze(2)

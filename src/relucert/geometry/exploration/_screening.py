@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relucert.core.norms import norm
+from relucert.core.products import product
 from relucert.core.rounding import gamma_above
 from relucert.geometry.exploration._layer import Layer
 from relucert.geometry.exploration._separation import BEYOND, Box, Dual, HalfSpaces, gain
@@ -44,8 +45,8 @@ class Screen(NamedTuple):
         """Proved distances to the intersections of some half spaces with that behind one of the units."""
         layer, box = self.layer, self.box.at(index)
         curved = [(found.step != side).float() for side in (-box.below, box.above)]
-        along = torch.cat(curved, 1) @ self.squares
-        against = torch.cat(curved[::-1], 1) @ self.squares
+        along = product(torch.cat(curved, 1), self.squares)
+        against = product(torch.cat(curved[::-1], 1), self.squares)
         signs, margins = layer.signs[index], layer.margins[index]
         raised = 1 + gamma_above(along.shape[1] + len(self.squares), torch.float32)
         squares = torch.where(signs > 0, along, against).double() * raised + SMALL

@@ -51,7 +51,7 @@ from relucert.geometry.exploration._separation import (
     dual,
     paired,
 )
-from relucert.geometry.exploration.search import SAFETY, RegionSearch, measure, reach
+from relucert.geometry.exploration.search import SAFETY, RegionSearch, measure, reach, stored_bytes
 from relucert.geometry.witness import PUSHES
 from relucert.networks.network import Network
 
@@ -65,7 +65,6 @@ JOIN = 4  # violated units that join a decision at once
 VIOLATED = 1e-9  # relative violation of a unit's half space at a nearest point
 LUCKY = (1e-6, 1e-4)  # relative steps beyond a decision hyperplane from a point that may lie outside the region
 ROWS = 24  # rows of a key in the memory, besides those of the classes
-OBJECT = 2000  # bytes of an entered region and its open keys
 CHILD, REGION, DECISION, MET, END = range(5)  # what a key is of
 
 
@@ -296,7 +295,7 @@ class ArrangementSearch(RegionSearch):
         counts = keys.isfinite().sum(1).tolist()
         sorted_keys, sorted_places = keys.numpy(), places.to(torch.int16).numpy()
         for i, ((b, one), count, lead) in enumerate(zip(sets, counts, leads.tolist(), strict=True)):
-            self.stored += OBJECT + 10 * count
+            self.stored += stored_bytes(count)
             if count:
                 children = _Children(one, sorted_keys[i, :count].copy(), sorted_places[i, :count].copy())
                 self._push(b, float(children.keys[0]), CHILD, (children, 0))

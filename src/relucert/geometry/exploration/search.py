@@ -48,6 +48,7 @@ from relucert.networks.prediction import logits_with_errors
 
 BEYOND = 100.0  # distances in the box are proved up to this many times the free distance
 SAFETY = 1e-9  # relative reduction of distances in addition to the error bounds
+OBJECT = 2000  # bytes of an entered region without its keys
 RESOLVED = 1e-9  # largest relative error of a row at which the search crosses hyperplanes of the region
 UNDERFLOW = 1e-290  # an error bound below this comes from underflow alone: the value is a sum of zeros
 
@@ -114,6 +115,11 @@ def resolved(norms: Float[Tensor, " batch rows"], errors: Float[Tensor, " batch 
 def reach(x: Tensor, p: float, box: tuple[Tensor, Tensor]) -> Float[Tensor, " batch"]:
     """A radius at which the ball contains the whole box, rounded up; inf without a box."""
     return norm(torch.maximum(x - box[0], box[1] - x), p) * (1 + SAFETY)
+
+
+def stored_bytes(keys: int) -> int:
+    """The bytes of an entered region with so many open keys."""
+    return OBJECT + 10 * keys
 
 
 def names(patterns: list[Tensor], count: int) -> list[bytes]:

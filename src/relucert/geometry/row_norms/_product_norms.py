@@ -16,6 +16,7 @@ from relucert.core.norms import norm, norm_slope
 from relucert.core.products import product
 
 PIECE = 56  # pixels at a time: some megabytes that stay in the cache
+ROWS = 64  # rows at a time, for the same reason
 
 
 class SharedProductNorms(torch.autograd.Function):
@@ -46,6 +47,64 @@ class SharedProductNorms(torch.autograd.Function):
         slope = _slope(made[chosen], lengths[chosen, None], ctx.q, -1).mul_(gradient[chosen, None])
         found = torch.zeros_like(given).index_copy_(0, chosen, product(slope, rows.T))
         return found.view(coefficients.shape), product(given.index_select(0, chosen).T, slope), None
+
+
+class ClassRowNorms(torch.autograd.Function):
+    """`apply(last, first, slopes, rows, q)`: the norms (n,) of (last_y - last_s) diag(slopes_b) first, for rows (b, y, s).
+
+    These are decision hyperplanes behind one hidden layer, with weights `last` (classes, units) and `first` (units, inputs),
+    and slopes (batch, units) that are constants; rows of one example b share y. Both gradients come from one product for each
+    class k,
+
+        T_k = sum_(rows with y = k) slopes_b' S - sum_(rows with s = k) slopes_b' S,    S: the slopes of the norms,
+
+    namely sum_k diag(last_k) T_k for `first`, and the sums of T_k * first over the inputs for `last_k`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        last: Float[Tensor, " classes units"],
+        first: Float[Tensor, " units inputs"],
+        slopes: Float[Tensor, " batch units"],
+        rows: tuple[Tensor, Tensor, Tensor],
+        q: float,
+    ) -> Float[Tensor, " n"]:
+        batch, y, other = rows
+        coefficients = slopes.index_select(0, batch)
+        differences, pairs = (last[:, None] - last).flatten(0, 1), y * len(last) + other
+        for start in range(0, len(batch), ROWS):
+            some = slice(start, start + ROWS)
+            coefficients[some] *= differences.index_select(0, pairs[some])
+        made = product(coefficients, first)
+        lengths = norm(made, q)
+        ctx.save_for_backward(last, first, slopes, made, lengths)
+        ctx.rows, ctx.q = rows, q
+        return lengths
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        last, first, slopes, made, lengths = ctx.saved_tensors
+        chosen = gradients[0].nonzero()[:, 0]
+        (batch, y, other), gradient = (part[chosen] for part in ctx.rows), gradients[0][chosen, None]
+        if len(chosen) < len(made):
+            made, lengths = made[chosen], lengths[chosen]
+        slope = _slope(made, lengths[:, None], ctx.q, -1).mul_(gradient)
+        # Rows of an example share the class y in front: they are added up.
+        examples, which = batch.unique(return_inverse=True)
+        labels = y.new_zeros(len(examples)).index_copy_(0, which, y)
+        own = slope.new_zeros(len(examples), slope.shape[1]).index_add_(0, which, slope)
+        found = torch.zeros_like(last), torch.zeros_like(first)
+        for k in range(len(last)):
+            ahead, behind = (labels == k).nonzero()[:, 0], (other == k).nonzero()[:, 0]
+            if len(ahead) + len(behind):
+                left = slopes.index_select(0, torch.cat([examples[ahead], batch[behind]]))
+                right = torch.cat([own.index_select(0, ahead), slope.index_select(0, behind).neg_()])
+                total = product(left.T, right)
+                found[1].addcmul_(last[k, :, None], total)
+                torch.sum(total.mul_(first), 1, out=found[0][k])
+        return *found, None, None, None
 
 
 class TailNorms(torch.autograd.Function):

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
+from relucert.core.products import product
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms._product_norms import SharedProductNorms
+from relucert.geometry.row_norms._product_norms import ClassRowNorms
 from relucert.geometry.row_norms.chain_rows import differences, gate, other_classes, with_own
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.conv_rows import ConvChain, ConvRowNorms
@@ -80,7 +81,7 @@ def chosen_class_norms(
         slopes = gate(region, len(steps) - 2).flatten(1)
         coefficients = differences(last, y, other) * slopes.index_select(0, batch)
         given = None if known is None else known[batch, other]
-        return _conv_norms(region, steps[:-2], batch, coefficients @ steps[-2].weight(), q, given)
+        return _conv_norms(region, steps[:-2], batch, product(coefficients, steps[-2].weight()), q, given)
 
     def functionals(rows: Tensor) -> Tensor:
         eye = torch.eye(region.net.classes, dtype=region.net.dtype, device=region.net.device)
@@ -170,11 +171,10 @@ def one_layer_class_norms(
     region: LinearRegion, steps: list[Step], y: Int[Tensor, " batch"], q: float
 ) -> Float[Tensor, " batch classes"]:
     """The norms of all decision hyperplanes behind one matrix, 0 for the own class."""
-    slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
-    others = other_classes(y, len(last))
-    labels = y[:, None].expand_as(others)
-    rows = differences(last, labels.flatten(), others.flatten()).unflatten(0, others.shape)
-    return with_own(SharedProductNorms.apply(rows * slopes[:, None], first, q), y)  # type: ignore[arg-type]
+    others = other_classes(y, len(steps[-1].weight()))
+    batch = torch.arange(len(y), device=y.device)[:, None].expand_as(others).flatten()
+    found = _one_layer_norms(region, steps, y[batch], batch, others.flatten(), q)
+    return with_own(found.view(others.shape), y)
 
 
 def _one_layer_norms(
@@ -182,8 +182,7 @@ def _one_layer_norms(
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
     slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
-    coefficients = differences(last, y, other) * slopes.index_select(0, batch)
-    return SharedProductNorms.apply(coefficients[None], first, q)[0]  # type: ignore[index]
+    return ClassRowNorms.apply(last, first, slopes, (batch, y, other), q)  # type: ignore[return-value]
 
 
 def _active(

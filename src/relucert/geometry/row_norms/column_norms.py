@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,6 +29,10 @@ from relucert.networks.traversal import ForwardRule, Graph, Node, propagate
 
 PIECE = 2**21  # bytes of the widest value of some examples: they stay in the cache
 PULLED = 2  # times what a multiplication takes in columns, it takes in rows that are pulled back
+
+
+#: Numbers of examples, and what some columns have of their rows.
+Piece = tuple[Tensor, list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -95,11 +101,13 @@ class ColumnNorms(torch.autograd.Function):
         ctx: Any, region: LinearRegion, plan: Plan, q: float, budget: int, *weights: Tensor
     ) -> Float[Tensor, " batch hyperplanes"]:
         pieces = _Pieces(region, plan, budget)
-        keep = any(ctx.needs_input_grad) and pieces.kept() <= min(KEPT, budget)
+        left = min(KEPT, budget) if any(ctx.needs_input_grad) else 0
         ctx.kept = []
         found = []
         for some in pieces.examples():
             part, partial = region.restrict(some), []
+            left -= pieces.kept(len(some))
+            keep = left >= 0
             for start in pieces.starts():
                 with torch.set_grad_enabled(keep):
                     rows = pieces.rows(part, start)
@@ -120,8 +128,13 @@ class ColumnNorms(torch.autograd.Function):
         (norms,) = ctx.saved_tensors
         gradient = gradients[0]
         totals = [torch.zeros_like(weight) for weight in weights]
-        passes = 2 if ctx.kept else 3
-        examples = int((gradient != 0).any(1).sum())
+        wanted = (gradient != 0).any(1)
+        examples = int(wanted.sum())
+        kept, ctx.kept = ctx.kept, []  # the gradient uses up what is kept: a second one makes it again
+        ready = torch.zeros_like(wanted)
+        for some, _ in kept:
+            ready[some] = True
+        passes = 3 - int((ready & wanted).sum()) / max(1, examples)
         counts = [pieces.region.hyperplanes[place].count for place in pieces.plan.places]
         single = sum(
             int((part != 0).sum()) * cost
@@ -135,8 +148,7 @@ class ColumnNorms(torch.autograd.Function):
                         lengths = chosen_norms(pieces.region, place, batch, units, q)
                     _add(totals, [lengths], weights, [part[batch, units]])
             return None, None, None, None, *totals
-        kept, ctx.kept = ctx.kept, []  # the gradient uses up what is kept: a second one makes it again
-        for some, rows in kept or pieces.again((gradient != 0).any(1).nonzero()[:, 0]):
+        for some, rows in chain(_emptied(kept), pieces.again((wanted & ~ready).nonzero()[:, 0])):
             if not bool(gradient[some].any()):
                 continue
             if math.isinf(q):
@@ -149,6 +161,12 @@ class ColumnNorms(torch.autograd.Function):
             ]
             _add(totals, rows, weights, slopes)
         return None, None, None, None, *totals
+
+
+def _emptied(items: list[Piece]) -> Iterator[Piece]:
+    """The items of a list, which lets go of each as it is taken."""
+    while items:
+        yield items.pop()
 
 
 def _add(totals: list[Tensor], values: Sequence[Tensor], weights: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
@@ -174,19 +192,25 @@ class _Pieces:
         return numbers * torch.finfo(self.region.net.dtype).bits // 8
 
     @property
-    def _widest(self) -> int:
-        """The bytes of the widest value of one column."""
-        return self._bytes(max(math.prod(node.shape) for node in self.region.net.graph))
+    def _rows(self) -> int:
+        """The number of rows."""
+        return sum(self.region.hyperplanes[place].count for place in self.plan.places)
 
     @property
     def _every(self) -> int:
         """The bytes of all values of one column, with their gradients and the rows of max pools."""
-        rows = sum(self.region.hyperplanes[place].count for place in self.plan.places)
-        return 2 * self._bytes(sum(math.prod(node.shape) for node in self.region.net.graph) + rows)
+        return 2 * self._bytes(sum(math.prod(node.shape) for node in self.region.net.graph) + self._rows)
 
-    def kept(self) -> int:
-        """The bytes of all values of all columns."""
-        return len(self.region) * self.plan.colouring.count * self._every
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """How many numbers all columns of an example have in every node."""
+        if self.colours() == self.plan.colouring.count:
+            return self.plan.stages.numbers(self.region.net.graph)
+        return [math.prod(node.shape) * self.plan.colouring.count for node in self.region.net.graph]
+
+    def kept(self, examples: int) -> int:
+        """The bytes of all values and rows of all columns of some examples."""
+        return examples * self._bytes(sum(self._numbers) + self._rows * self.plan.colouring.count)
 
     def colours(self) -> int:
         """How many colours go at a time."""
@@ -196,7 +220,8 @@ class _Pieces:
         """Numbers of examples that go at a time."""
         every = torch.arange(len(self.region), device=self.region.net.device) if of is None else of
         within = self.budget // max(1, self._every * self.colours())
-        return every.split(max(1, min(within, PIECE // max(1, self._widest * self.colours()))))
+        widest = self._bytes(max(self._numbers)) * self.colours() // self.plan.colouring.count
+        return every.split(max(1, min(within, PIECE // max(1, widest))))
 
     def starts(self) -> range:
         """The first colour of every piece."""

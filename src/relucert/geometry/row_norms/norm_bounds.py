@@ -2,9 +2,8 @@
 
 - Rows of a node without a switching node before it are the same for all examples: their norms are exact.
 - Behind it, ||sum_u w_u V_u||_q <= sum_u |w_u| ||V_u||_q: one forward pass with absolute weights.
-- Rows of the paper's networks are multiplied out with few digits, where the processor does that several times faster. Each
-  factor and each result is rounded with the unit roundoff u of that dtype, so that every entry is off by at most a few u times
-  the sum of its absolute terms, and a norm by that many u times the upper bound of the pass above.
+- Behind two convolutions norms are known (`networks.local_norms`). Every entry of a row is off by at most a few unit roundoffs
+  times the sum of its absolute terms, and a norm by that many times the upper bound of the pass above.
 
 Nothing here has a gradient.
 """
@@ -42,19 +41,14 @@ class Bounds:
         return Bounds((estimate - error).clamp_(min=0), estimate + error)
 
 
-def few_digits(dtype: torch.dtype, device: torch.device, q: float) -> torch.dtype | None:
-    """A dtype in which this processor multiplies several times faster than in `dtype`; None if there is none."""
-    fast = dtype == torch.float32 and device.type == "cpu" and q in (1.0, 2.0, math.inf)
-    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return torch.bfloat16 if fast and native() else None
-
-
 @torch.no_grad()
 def upper_norms(region: LinearRegion, exact: list[Tensor | None]) -> list[Float[Tensor, " batch hyperplanes"]]:
     """Upper bounds on the norms of every node's hyperplanes, by absolute weights.
 
     `exact` has the norms (1 or batch, hyperplanes) where they are known; those of ReLUs are the norms of the nodes they read.
     """
+    if all(known is not None for known in exact):
+        return [known.detach().expand(len(region), -1) for known in exact if known is not None]
     rule = _UpperNorms(region, exact)
     one = torch.ones(1, *region.net.input_shape, dtype=region.net.dtype, device=region.net.device)
     propagate(region.net.graph, rule, {0: one})
@@ -99,81 +93,41 @@ def sums_are_safe(steps: list[Step], q: float) -> bool:
     return bool(smallest > 0) and squares_are_safe([torch.stack([smallest, largest])])
 
 
-@dataclass(frozen=True, eq=False)
-class ConvolutionNorms:
-    """The norms behind two convolutions: those of the second one, bounds of it and of a matrix behind it, and of the classes.
-
-    `rows` and `classes` are the norms of the matrix's rows and of the decision hyperplanes where they are made in the dtype of
-    the network.
-    """
-
-    second: LocalNorms
-    bounds: list[Bounds]
-    rows: Float[Tensor, " batch rows"] | None = None
-    classes: Float[Tensor, " batch classes"] | None = None
-    class_bounds: Bounds | None = None
-
-
 @torch.no_grad()
 def convolution_norms(
-    region: LinearRegion, steps: list[Step], q: float, uppers: tuple[Tensor, Tensor | None], y: Int[Tensor, " batch"]
-) -> ConvolutionNorms:
-    """Norms and bounds behind the two convolutions at the start of a chain. The matrix must be a hidden layer.
+    region: LinearRegion, steps: list[Step], q: float, uppers: list[Tensor], y: Int[Tensor, " batch"]
+) -> tuple[LocalNorms, list[Bounds], Bounds | None]:
+    """The norms behind the two convolutions at the start of a chain, and bounds that count their rounding.
 
-    `uppers` are the upper bounds by absolute weights on the norms of the second convolution, and of the matrix.
+    Those are the norms of the second convolution, of a hidden matrix behind it, and of the decision hyperplanes where these
+    follow. `uppers` are the upper bounds by absolute weights on the norms of the second convolution and of what is behind it.
     """
-    dtype = few_digits(region.net.dtype, region.net.device, q) or region.net.dtype
     first, second, third = steps[:3]
     gates = (gate(region, 0).reshape(-1, *first.shape), gate(region, 1).reshape(-1, *second.shape))
-    behind, tail = None, None
+    behind, classes = None, None
     if third.conv is None and len(steps) > 3:
-        if dtype == region.net.dtype and len(steps) == 4:
-            tail = class_coefficients(region, steps[-1], y)
-        behind = Behind(third.weight().reshape(-1, *second.shape), dtype, tail)
+        if len(steps) == 4:
+            classes = class_coefficients(region, steps[3], y)
+        behind = Behind(third.weight().reshape(-1, *second.shape), classes)
     layout = plan(*axes(first, second, region.net.input_shape), region.net.input_shape[0])
     found = local_norms((first.weight(), second.weight()), behind, gates, q, layout)
-    norms = found.units.flatten(1)
-    sums = gamma_above(first.weight()[0].numel() * second.weight()[0].numel() + 64, region.net.dtype)
-    error = sums * uppers[0]
+    norms, inputs = found.units.flatten(1), math.prod(region.net.input_shape)
+    error = _rounding(region, first.weight()[0].numel() * second.weight()[0].numel()) * uppers[0]
     bounds = [Bounds.around(norms, error)]
     if found.rows is None:
-        return ConvolutionNorms(found, bounds)
-    # Rows of the second convolution, weights and results are rounded to few digits; sums in the dtype of the network.
-    unit = gamma_above(3, dtype)
-    sums = gamma_above(third.weight().shape[1] + math.prod(region.net.input_shape) + 64, region.net.dtype)
-    passed = error + (unit + sums) * (norms + error)
-    error = (gates[1].flatten(1) * passed) @ third.weight().abs().T * (1 + unit)
+        return found, bounds, None
+    error = error + _rounding(region, third.weight().shape[1] + inputs) * (norms + error)
+    error = (gates[1].flatten(1) * error) @ third.weight().abs().T
     bounds.append(Bounds.around(found.rows, error))
-    exact = found.rows if dtype == region.net.dtype else None
-    if found.functionals is None or tail is None:
-        return ConvolutionNorms(found, bounds, exact)
+    if found.classes is None or classes is None:
+        return found, bounds, None
     # Functionals of rows with errors, and the rounding of their own products and sums.
-    assert uppers[1] is not None
-    wide = error + gamma_above(tail.shape[2] + math.prod(region.net.input_shape) + 64, dtype) * uppers[1]
-    error = (tail.abs() @ wide[:, :, None]).squeeze(2)
-    own = Bounds.around(found.functionals, error)
-    ends = Bounds(with_own(own.lower, y), with_own(own.upper, y))
-    return ConvolutionNorms(found, bounds, exact, with_own(found.functionals, y), ends)
+    error = error + _rounding(region, classes.shape[2] + inputs) * uppers[1]
+    error = (classes.abs() @ error[:, :, None]).squeeze(2)
+    own = Bounds.around(found.classes, error)
+    return found, bounds, Bounds(with_own(own.lower, y), with_own(own.upper, y))
 
 
-@torch.no_grad()
-def one_layer_class_bounds(
-    region: LinearRegion, steps: list[Step], q: float, upper: Tensor, y: Int[Tensor, " batch"]
-) -> Bounds | None:
-    """Bounds for the decision hyperplanes behind one hidden layer that is a matrix; None if few digits do not help."""
-    dtype = few_digits(region.net.dtype, region.net.device, q)
-    if dtype is None:
-        return None
-    tail = class_coefficients(region, steps[-1], y)
-    made = tail.flatten(0, 1).to(dtype) @ steps[0].weight().to(dtype)
-    estimate = _norms(made, q, tail.dtype).view(tail.shape[:2])
-    error = (tail.abs() @ upper.reshape(-1, 1)).squeeze(2) * gamma_above(2, dtype)
-    own = Bounds.around(estimate, error)
-    return Bounds(with_own(own.lower, y), with_own(own.upper, y))
-
-
-def _norms(rows: Tensor, q: float, dtype: torch.dtype) -> Tensor:
-    """Norms of rows of few digits, added up in a better dtype."""
-    if math.isinf(q):
-        return rows.abs().amax(1).to(dtype)
-    return rows.abs().sum(1, dtype=dtype) if q == 1 else rows.to(dtype).square_().sum(1).sqrt_()
+def _rounding(region: LinearRegion, terms: int) -> float:
+    """The relative error of a sum of so many products, with some more operations."""
+    return gamma_above(terms + 64, region.net.dtype)

@@ -143,9 +143,11 @@ def slice_segments(net: Network, plane: Plane, budget: int = 1 << 28) -> Slice:
 def _numbers(graph: Graph) -> int:
     """The largest number of values of one input that are stored at the same time."""
     most = 0
-    for index, node in enumerate(graph):  # a maximum over nodes, to which no value is propagated
-        extra = 2 * node.op.windows().shape[1] * math.prod(node.shape) if isinstance(node.op, MaxPool2d) else 0
-        most = max(most, extra + sum(math.prod(graph[i].shape) for i in [*read_later(graph, index), index]))
+    windows = {node.index: 2 * node.op.windows().shape[1] * math.prod(node.shape) for node in graph.max_pools}
+    for index in range(len(graph)):  # a maximum over nodes, to which no value is propagated
+        most = max(
+            most, windows.get(index, 0) + sum(math.prod(graph[i].shape) for i in [*read_later(graph, index), index])
+        )
     return most
 
 
@@ -194,9 +196,9 @@ def _groups(node: Node, images: Tensor) -> Groups:
     return Groups(maps, (first[:, None, None] + windows).flatten(0, 1))
 
 
-def _pattern(node: Node, groups: Groups, unit: Tensor, sides: Tensor) -> Tensor:
+def _pattern(node: Node[Switching], groups: Groups, unit: Tensor, sides: Tensor) -> Tensor:
     """The largest functions of groups, as entries of the pattern of the node."""
-    if not isinstance(node.op, MaxPool2d) or groups.table is None:
+    if groups.table is None:
         return sides
     return groups.table[unit].gather(1, sides) % math.prod(node.op.in_shape[1:])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -51,7 +52,7 @@ class Quadratic:
 Disjunct = tuple[Atom | Quadratic, ...]
 
 
-def disjuncts(at: Expression, known: set[Name]) -> list[Disjunct]:
+def disjuncts(at: Expression, known: Container[Name]) -> list[Disjunct]:
     """The disjunctive normal form of a formula over declared variables."""
     if not isinstance(at, Form) or at.head not in ("and", "or", "<=", ">=", "="):
         raise wrong("a formula must begin with '(and', '(or', '(<=', '(>=' or '(='", _first(at))
@@ -80,7 +81,7 @@ def conjoined(parts: list[list[Disjunct]], where: str) -> list[Disjunct]:
     return [tuple(atom for disjunct in choice for atom in disjunct) for choice in product(*parts)]
 
 
-def _comparison(at: Form, known: set[Name]) -> Disjunct:
+def _comparison(at: Form, known: Container[Name]) -> Disjunct:
     if len(at.rest) != 2:
         raise wrong(f"'{at.head}' must compare two terms", at.rest[2] if len(at.rest) > 2 else at)
     left, right = (_term(part, known) for part in at.rest)
@@ -89,7 +90,7 @@ def _comparison(at: Form, known: set[Name]) -> Disjunct:
     return {"<=": (below,), ">=": (above,), "=": (below, above)}[at.head]
 
 
-def _term(at: Expression, known: set[Name]) -> Linear:
+def _term(at: Expression, known: Container[Name]) -> Linear:
     if isinstance(at, Word):
         if _NUMBER.match(at.text):
             return Linear({}, Fraction(at.text))
@@ -116,7 +117,7 @@ def _times(part: Linear, factor: Fraction) -> Linear:
     return Linear({}, Fraction(0)).plus(part, factor)
 
 
-def variable(at: Expression, known: set[Name] | None = None) -> Name:
+def variable(at: Expression, known: Container[Name] | None = None) -> Name:
     """The letter and the number of a variable X_i or Y_i; declared, if the declared ones are given."""
     found = re.match(r"([XY])_(0|[1-9]\d{0,8})\Z", at.text) if isinstance(at, Word) else None
     if found is None:

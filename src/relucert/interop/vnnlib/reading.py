@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -38,12 +38,12 @@ def parse(text: str) -> Specification:
         from relucert.interop.vnnlib._version_2 import parse_version_2
 
         return parse_version_2(text)
-    known: set[Name] = set()
+    known: dict[Name, int] = {}  # the line of every declaration
     base: list[Atom | Quadratic] = []
     choices: list[list[Disjunct]] = []
     for form in forms:
         if form.head == "declare-const":
-            known.add(_declared(form, known))
+            known[_declared(form, known)] = form.line
         elif form.head == "assert":
             if len(form.rest) != 1:
                 raise wrong("'assert' must have one formula", form)
@@ -55,7 +55,8 @@ def parse(text: str) -> Specification:
         else:
             raise wrong("a line must begin with '(declare-const' or '(assert'", form.parts[0] if form.parts else form)
     sizes = [_count(letter, known) for letter in "XY"]
-    return specification(sizes[0], sizes[1], base, conjoined(choices, "the file"))
+    lines = [known["X", number] for number in range(sizes[0])]
+    return specification(sizes[0], sizes[1], base, conjoined(choices, "the file"), lines)
 
 
 def _text(path: Path) -> str:
@@ -78,7 +79,7 @@ def _text(path: Path) -> str:
         raise DamagedData(f"it must be UTF-8 text, got byte {data[error.start]:#04x} at {error.start}") from error
 
 
-def _declared(form: Form, known: set[Name]) -> Name:
+def _declared(form: Form, known: Mapping[Name, int]) -> Name:
     if len(form.rest) != 2:
         raise wrong("a declaration must be (declare-const NAME Real)", form)
     name = variable(form.rest[0])
@@ -90,7 +91,7 @@ def _declared(form: Form, known: set[Name]) -> Name:
     return name
 
 
-def _count(letter: str, known: set[Name]) -> int:
+def _count(letter: str, known: Mapping[Name, int]) -> int:
     """The number of variables of a letter, which must be numbered from 0 without gaps."""
     numbers = {number for own, number in known if own == letter}
     if not numbers:
@@ -98,13 +99,23 @@ def _count(letter: str, known: set[Name]) -> int:
     missing = min(set(range(len(numbers))) - numbers, default=None)
     if missing is not None:
         raise DamagedData(
-            f"variables {letter} must be numbered without gaps, got {letter}_{max(numbers)} without {letter}_{missing}"
+            f"variables {letter} must be numbered without gaps, got {letter}_{max(numbers)} without {letter}_{missing}",
+            entry=f"line {known[letter, max(numbers)]}",
         )
     return len(numbers)
 
 
-def specification(inputs: int, outputs: int, base: list[Atom | Quadratic], choices: list[Disjunct]) -> Specification:
-    """The specification of inequalities that always hold and disjuncts of which one holds; equal sets make one case."""
+def specification(
+    inputs: int,
+    outputs: int,
+    base: list[Atom | Quadratic],
+    choices: list[Disjunct],
+    lines: Sequence[int] | None = None,
+) -> Specification:
+    """The specification of inequalities that always hold and disjuncts of which one holds; equal sets make one case.
+
+    `lines`: where the inputs are declared, if that is known; errors name the line.
+    """
     cases: dict[tuple[tuple[Fraction, ...], tuple[Fraction, ...], Round | None], list[tuple[Inequality, ...]]] = {}
     always = _Sides.free(inputs)
     possible = always.add(base)
@@ -112,7 +123,7 @@ def specification(inputs: int, outputs: int, base: list[Atom | Quadratic], choic
         sides = always.copy()
         if not sides.add(disjunct):
             continue
-        lower, upper = sides.complete(sides.low, "lower"), sides.complete(sides.high, "upper")
+        lower, upper = sides.complete(sides.low, "lower", lines), sides.complete(sides.high, "upper", lines)
         if all(a <= b for a, b in zip(lower, upper, strict=True)):
             cases.setdefault((lower, upper, sides.ball), []).append(tuple(sides.outputs))
     found = tuple(Case(lower, upper, tuple(own), ball) for (lower, upper, ball), own in cases.items())
@@ -176,14 +187,18 @@ class _Sides:
             )
         return True
 
-    def complete(self, side: list[Fraction | None], name: str) -> tuple[Fraction, ...]:
+    def complete(self, side: list[Fraction | None], name: str, lines: Sequence[int] | None) -> tuple[Fraction, ...]:
         """All sides of one direction; where none is given, that of the box around the ball."""
         if self.ball is not None:
             reach = self.ball.reach() * (-1 if name == "lower" else 1)
             side = [c + reach if value is None else value for c, value in zip(self.ball.centre, side, strict=True)]
         found = tuple(value for value in side if value is not None)
         if len(found) < len(side):
-            raise DamagedData(f"every input must have a {name} bound, got none for X_{side.index(None)}")
+            place = side.index(None)
+            raise DamagedData(
+                f"every input must have a {name} bound, got none for X_{place}",
+                entry="" if lines is None else f"line {lines[place]}",
+            )
         return found
 
 

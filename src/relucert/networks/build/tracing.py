@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,9 @@ def _inside(module: nn.Module) -> nn.Module | None:
 
 
 def logits_of(output: Any) -> Any:
-    """The logits of a module's output: the output itself, or its entry or attribute `logits`."""
+    """The logits of a module's output: the output itself, its entry or attribute `logits`, or the one value of a tuple."""
+    if type(output) is tuple and len(output) == 1:
+        return output[0]
     if isinstance(output, dict):
         return output.get("logits", output)
     return output if isinstance(output, Tensor | Traced) else getattr(output, "logits", output)
@@ -70,6 +73,13 @@ def logits_of(output: Any) -> Any:
 
 #: Sizes of batches for which a branch must go the same way.
 BATCHES = (1, 2, 3, 10, 64, 100, 1000, 10**5, 10**8)
+
+
+class _Value(fx.Proxy):
+    """A recorded value: of several parts it has the number, so that a call can take each as an argument."""
+
+    def __len__(self) -> int:
+        return cast(_Tracer, self.tracer).parts(self)
 
 
 class _Tracer(fx.Tracer):
@@ -97,6 +107,23 @@ class _Tracer(fx.Tracer):
             raise UnsupportedLayer(f"{node.op} must not decide a branch")
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: self._of_shape(other, batch))  # type: ignore[misc]
         return _done(node, args, kwargs)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def parts(self, obj: fx.Proxy) -> int:
+        """The number of parts of a value, such as chunks, that the shape of the input decides; all else is an error."""
+        try:
+            found = self._of_shape(obj.node, BATCHES[-1])
+        except Exception:
+            found = None
+        if not isinstance(found, list | tuple):
+            way = "give its parts names instead, as in a, b = z.chunk(2, 1)"
+            raise fx.proxy.TraceError(f"the parts of {obj.node.name} are not known in advance: {way}")
+        return len(found)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[fx.Proxy]:
+        return iter([obj[place] for place in range(self.parts(obj))])
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         inner = unwrapped(m)
@@ -172,11 +199,17 @@ class _Replay:
         if not isinstance(output, Traced) or len(output.shape) != 1:
             shape = output.shape if isinstance(output, Traced) else type(output).__name__
             raise UnsupportedLayer(
-                f"module {type(self.module).__name__} must return one tensor of logits (batch, classes), got {shape}"
+                f"module {type(self.module).__name__} must return one tensor of logits (batch, classes), or have it as the "
+                f"entry `logits` of its output, got {shape}: wrap it in a module that returns the logits alone"
             )
         return _prune(self.builder.nodes, output.index)
 
     def _record(self) -> fx.Graph:
+        if isinstance(self.module, torch.jit.ScriptModule):
+            raise UnsupportedLayer(
+                f"module {type(self.module).__name__} is compiled by torch.jit, whose code cannot be traced: take the module "
+                "that was compiled, or export it to ONNX and read the file by relucert.load"
+            )
         try:
             return _recorded(self.module, self.start.shape)
         except Exception as error:

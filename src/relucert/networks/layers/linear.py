@@ -37,6 +37,11 @@ class Linear(Affine):
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         return (output @ self.weight.value,)
 
+    def offset(self, like: Tensor) -> Tensor:
+        if len(self.in_shapes[0]) != 1 or self.bias is None:
+            return super().offset(like)
+        return self.bias.value.to(like)[None]
+
     def matrix(self) -> Tensor:
         return self.weight.value
 
@@ -114,6 +119,12 @@ class Conv2d(Affine):
         over = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) % self.stride[i] for i in (0, 1)]
         back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
         return (back.contiguous(),)
+
+    def offset(self, like: Tensor) -> Tensor:
+        spans = [self.dilation[i] * (self.weight.value.shape[2 + i] - 1) + 1 for i in (0, 1)]
+        size = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) // self.stride[i] + 1 for i in (0, 1)]
+        bias = like.new_zeros(len(self.weight.value)) if self.bias is None else self.bias.value.to(like)
+        return bias[None, :, None, None].expand(1, -1, *size)
 
     #: A convolution is one weight, whatever the shape of the input.
     mixes_all = True

@@ -28,7 +28,7 @@ def proved_and_attacked(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
 @styled
 def certified_figure(subjects: Mapping[str, Subject]) -> Figure:
     """One colour a network: certified accuracy as a full line, and the accuracy under attacks as a thin one."""
-    figure = canvas(COLUMN, COLUMN * 0.78)
+    figure = canvas(COLUMN * 1.35, COLUMN * 0.78)
     axes = figure.subplots()
     right = 0.0
     for number, (name, subject) in enumerate(subjects.items()):
@@ -43,7 +43,9 @@ def certified_figure(subjects: Mapping[str, Subject]) -> Figure:
     axes.set_ylim(0, 101)
     axes.set_xlabel(f"radius, $l_{{{'∞' if math.isinf(p) else f'{p:g}'}}}$".replace("∞", "\\infty"))
     axes.set_ylabel("accuracy, %")
-    axes.legend(title="thick: proved, thin: under attack", title_fontsize=6.5)
+    axes.legend(
+        title="thick: proved\nthin: under attack", title_fontsize=6.5, loc="upper left", bbox_to_anchor=(1.01, 1)
+    )
     return figure
 
 

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 @styled
 def verifiability_figure(networks: Sequence[Verified]) -> Figure:
     """Minutes on a logarithmic scale on the left, robust errors on the right; networks stand in the order of lambda."""
+    from matplotlib.ticker import LogFormatter
+
     figure = canvas(PAGE, PAGE / 2.9)
     left, right = figure.subplots(1, 2)
     places = range(len(networks))
     left.plot(places, [one.minutes for one in networks], "o-", color=COLOURS[0], markersize=4)
     left.set_yscale("log")
+    for ticks in (left.yaxis.set_major_formatter, left.yaxis.set_minor_formatter):
+        ticks(LogFormatter(minor_thresholds=(2, 0.5)))  # numbers, not powers; some between them where the axis is short
     left.set_ylabel("minutes for 1000 points")
     right.plot(
         places, [one.upper for one in networks], "s", color=COLOURS[1], markersize=4, ls=DASHES[0], label="upper bound"

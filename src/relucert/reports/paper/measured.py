@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from relucert.core.errors import DamagedData, RecordConflict
 from relucert.records.record import Record, Verdict
 from relucert.records.store import RecordStore
 from relucert.records.untrusted import bounded_json, reading
-from relucert.reports.intervals import ABOUT_PREDICTION, Subject, subjects, summary
+from relucert.reports.intervals import ABOUT_PREDICTION, Point, Subject, subjects, summary
 from relucert.reports.published import Key
 
 #: Bytes of a description.
@@ -74,11 +76,19 @@ class MeasuredNetwork:
     @cached_property
     def store(self) -> RecordStore | None:
         """The records; None before there are any. Records of another network are a `RecordConflict`."""
-        if not self.records.exists():
-            return None
-        store = RecordStore(self.records)
-        refuse_others(store, self.model)
+        store = RecordStore(self.records) if self.records.exists() else None
+        for record in () if store is None else store.records():
+            if record.model != self.model:
+                raise RecordConflict(
+                    f"{self.records} must hold records of network {self.model[:12]} alone, got some of {record.model[:12]}: "
+                    "move the file away, or give another folder with out"
+                )
         return store
+
+    @property
+    def known(self) -> int:
+        """The number of records."""
+        return 0 if self.store is None else len(self.store)
 
     def subject(self, chosen: Callable[[Record], bool] = lambda record: True, *, labels: bool = True) -> Subject | None:
         """The intervals of all points, joined from the chosen records in the network's norm; None without records."""
@@ -99,26 +109,45 @@ class MeasuredNetwork:
         found = summary(self.judged)
         return 100 * found.least_error, 100 * found.most_error
 
-    def undecided(self) -> list[int]:
-        """The points whose verdict at the radius is open."""
-        if self.judged is None:
+    def undecided(self, chosen: Callable[[Record], bool] = lambda record: True) -> list[int]:
+        """The points whose verdict at the radius is open, by the chosen records."""
+        subject = self.subject(chosen)
+        if subject is None:
             return []
-        return [point.index for point in self.judged.points if point.verdict(self.judged.eps) is Verdict.UNKNOWN]
+        return [point.index for point in subject.points if point.verdict(subject.eps) is Verdict.UNKNOWN]
+
+    def deciders(self) -> dict[tuple[str, str], int]:
+        """How many points have which verdict at the radius by which method, the most first."""
+        found: Counter[tuple[str, str]] = Counter()
+        for point in () if self.judged is None else self.judged.points:
+            verdict = point.verdict(self.judged.eps)
+            method = {Verdict.VULNERABLE: point.upper_by, Verdict.ROBUST: point.lower_by}.get(verdict)
+            found.update([] if method is None else [(str(verdict), method)])
+        return dict(found.most_common())
 
     def distances(self, within: Collection[str], kind: str | None = None) -> tuple[float, float] | None:
         """Mean lower and upper bound of the distance to another class than the predicted one.
 
         Over the first points, as many as have answers of all the kinds in `within` (`answers`), from all their records, or from
-        those of one kind alone. Upper bounds are over the points with a counterexample.
+        those of one kind alone. Where CW is one of them, points without a counterexample count in neither mean.
         """
+        points = self._averaged(within, kind)
+        lowers = [point.lower for point in points if math.isfinite(point.lower)]
+        uppers = [point.upper for point in points if math.isfinite(point.upper)]
+        return (fmean(lowers), fmean(uppers) if uppers else math.nan) if lowers else None
+
+    def _averaged(self, within: Collection[str], kind: str | None) -> list[Point]:
+        """The points over which distances are averaged."""
         count = self.first(within)
         subject = self.subject(
             lambda record: record.index < count and (kind is None or answers(record, kind)), labels=False
         )
-        if subject is None or not subject.points:
-            return None
-        found = summary(subject)
-        return found.mean_lower, found.mean_upper
+        points = () if subject is None else subject.points
+        return [point for point in points if CW not in within or math.isfinite(point.upper)]
+
+    def left_out(self, within: Collection[str]) -> int:
+        """How many of the first points have no counterexample, so that means leave them out."""
+        return self.first(within) - len(self._averaged(within, None))
 
     def first(self, within: Collection[str]) -> int:
         """How many points, from the first, have answers of all these kinds about the predicted class."""
@@ -164,16 +193,6 @@ class MeasuredNetwork:
 def answers(record: Record, kind: str) -> bool:
     """Whether a record is of the CW attack, of Wong and Kolter, of the region theorem, or of it with neighbouring regions."""
     return KINDS[kind].match(record.method) is not None
-
-
-def refuse_others(store: RecordStore, model: str) -> None:
-    """Raise unless all records of a store are about the network with a digest."""
-    for record in store.records():
-        if record.model != model:
-            raise RecordConflict(
-                f"{store.path} must hold records of network {model[:12]} alone, got some of {record.model[:12]}: move the "
-                "file away, or give another folder with out"
-            )
 
 
 def measured(folder: Path) -> dict[str, MeasuredNetwork]:

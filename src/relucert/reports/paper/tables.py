@@ -150,6 +150,11 @@ def _notes(networks: Iterable[MeasuredNetwork]) -> list[str]:
         points = 0 if subject is None else len(subject.points)
         open_ = network.undecided() if network.eps is not None and subject is not None and subject.radii else []
         said = f"- {network.name}: {network.source}, {network.epochs} epochs, {points} points"
+        if left_out := network.left_out(_BOTH):
+            said += f", {left_out} of them without a counterexample by CW and left out of means"
+        if subject is not None and subject.radii:
+            said += "".join(f", {count} {verdict} by {by}" for (verdict, by), count in network.deciders().items())
+            said += f", {sum(subject.seconds.values()):.0f} s"
         if open_:
             said += f"; {len(open_)} undecided at {network.eps:.4g}: {', '.join(map(str, open_))}"
         lines.append(f"{said}. `{network.command}`")
@@ -163,7 +168,7 @@ _ROBUST = (
 )
 _DISTANCE = (
     f"{_COLUMNS}mean lower and upper bounds of the l_2 distance to another class than the predicted one, misclassified "
-    "points included."
+    "points included, points for which CW finds no other class left out."
 )
 
 LAYOUTS = {

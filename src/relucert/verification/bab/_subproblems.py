@@ -9,6 +9,7 @@ precision suffices for the values from which dual ascent starts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.sdp import UnitBalls
-from relucert.bounding.preactivations import UnitBounds
+from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
+from relucert.bounding.rounding import Margins
 from relucert.bounding.split_bounds import (
     AscentOptions,
     AscentResult,
@@ -33,6 +35,7 @@ from relucert.bounding.split_bounds import (
 )
 from relucert.core.properties import Property
 from relucert.networks.traversal import Node
+from relucert.verification._incomplete import started
 from relucert.verification.verifier import Query, SavedSubproblems
 
 KINDS = (("signs", torch.int8), ("slopes", torch.float32), ("betas", torch.float32))
@@ -85,7 +88,7 @@ class SubProblems:
     The float64 copy of `query` has ReLUs only. `balls` has pre-activation bounds over whole balls, and in l2 how far units
     move; `rate` is the step size of dual ascent, and `candidates` the number of units that it proposes for a split. Units are
     numbered over all ReLUs in the order of the nodes. The problems in `over_balls` (problems,) are bounded over balls of units
-    besides boxes. Where `recorded`, slopes and multipliers are those of the margin.
+    besides boxes, as long as that is better. Where `recorded`, slopes and multipliers are those of the margin.
     """
 
     query: Query
@@ -104,6 +107,7 @@ class SubProblems:
         self.first = {node.index: sum(self.sizes[:place]) for place, node in enumerate(self.relus)}
         self.over_balls = torch.zeros(len(self.owner), dtype=torch.bool)
         self._compared = self.over_balls.clone()
+        self._rounds = Counter[int]()
 
     def part(self, which: Int[Tensor, " n"], splits: Splits) -> Problems:
         """The subproblems that splits make of the problems `which`."""
@@ -200,6 +204,27 @@ class SubProblems:
             for new, old in ((over.slopes, leaves.slopes), (over.betas, leaves.betas))
         )
         return Leaves(leaves.splits, slopes, betas)
+
+    def bound(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> AscentResult:
+        """As `ascend`; after 2, 4, 8, ... rounds a problem over balls is bounded over boxes from then on if these are better.
+
+        Splits make boxes exact, and balls hardly any smaller: deep in a tree boxes alone close what balls cannot. The worst
+        subproblem of a problem decides.
+        """
+        found = self.ascend(which, leaves, steps)
+        worst: dict[int, int] = {}
+        for place in found.margin.argsort().tolist():
+            key = int(which[place])
+            if self.over_balls[key]:
+                worst.setdefault(key, place)
+        self._rounds.update(worst.keys())
+        due = [place for key, place in worst.items() if self._rounds[key] > 1 and self._rounds[key].bit_count() == 1]
+        if due:
+            some = torch.tensor(due)
+            self.over_balls[which[some]] = False
+            boxes = self.ascend(which[some], leaves.restrict(some), steps)
+            self.over_balls[which[some]] = ~(boxes.margin > found.margin[some])
+        return found
 
     def ascend(self, which: Int[Tensor, " n"], leaves: Leaves, steps: int) -> AscentResult:
         """Bounds of subproblems of the problems `which`, one point after the other, over balls or over boxes alone."""
@@ -366,3 +391,17 @@ class _Rows:
     def size(self) -> int:
         """Bytes."""
         return sum(value.numel() * value.element_size() for value in self.rows.values())
+
+
+def deep_bounds(query: Query, method: Bounding) -> tuple[UnitBounds, Margins]:
+    """Pre-activation bounds of deep networks in float64, and margins, by a method that optimises inner slopes.
+
+    Where the network is in float32 so is the computation, with its rounding charged: that is twice as fast, and rounding is far
+    below what optimised slopes gain.
+    """
+    net, double, ball, prop = query.net, query.double, query.ball, query.prop
+    if net.dtype != torch.float32 or net.graph.max_pools or not prop.fits(torch.float32):
+        return method.prove(double, started(query, method, double, query.wide), query.wide, ball, prop)
+    known = started(query, method, net, query.x)
+    units, margins = method.prove(net, known, query.x, ball, prop.to(torch.float32))
+    return units.charged(double, query.wide, ball, net.dtype), Margins.unstacked(margins.stacked().double())

@@ -41,10 +41,10 @@ from relucert.core.verdict import Reason
 from relucert.networks.network import Network, frozen_weights
 from relucert.networks.unpooled import unpooled
 from relucert.verification._device import decide_on_cpu
-from relucert.verification._incomplete import better_of_both, deep_bounds, started
+from relucert.verification._incomplete import better_of_both, started
 from relucert.verification.bab._counterexamples import CounterexampleSearch
 from relucert.verification.bab._leaves import leaf_program
-from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems
+from relucert.verification.bab._subproblems import Frontier, Leaves, Problem, SubProblems, deep_bounds
 from relucert.verification.verifier import Budget, Decision, Outcome, Query, SavedSubproblems
 
 _ROOT_SHARE = 0.4  # of the seconds of a point, for bounds over its whole ball
@@ -288,7 +288,7 @@ class Search:
 
     def _bound(self, which: Tensor, leaves: Leaves, *, steps: int) -> None:
         """Bound subproblems, search for counterexamples, and add what is not proved to the frontier."""
-        found = self.parts.ascend(which, leaves, steps)
+        found = self.parts.bound(which, leaves, steps)
         owner = self.owner[which]
         self.found.nodes += torch.bincount(owner, minlength=len(self.x))
         self.counterexamples.look(found.point, found.margin, which)

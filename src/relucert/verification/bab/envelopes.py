@@ -89,17 +89,20 @@ def _decide(method: Envelopes, query: Query, budget: Budget, confirm: Confirm) -
         box = sides[0][place], sides[1][place]
         margins = LayerMargin.of(query.double, units.restrict(own), prop.rows[place], prop.offsets[place], box)
         searches = [] if margins is None else [_Search(method, margin, deadline) for margin in margins]
-        found.proved[place] = bool(searches)
+        found.proved[place], least = bool(searches), math.inf if searches else -math.inf
         for search in searches:
             reason = search.run(lambda x, place=place: _confirmed(x, place, query, found, confirm))
             found.nodes[place] += search.nodes
             found.proved[place] &= reason is None
+            least = min(least, search.least)
             if reason is not None and not found.falsified[place]:
                 found.timed[place] |= reason == Reason.TIME
                 found.reasons.setdefault(place, reason)
             if found.falsified[place]:
                 break
         found.seconds[place] = time.monotonic() - started
+        if not found.decided[place]:
+            found.margin[place] = least
         if found.decided[place]:
             reported[place] = True
             yield from found.decisions([place], spec(method), query.x.dtype)
@@ -129,7 +132,12 @@ class _Search:
 
     def __init__(self, method: Envelopes, margin: LayerMargin, deadline: float):
         self.method, self.margin, self.deadline = method, margin, deadline
-        self.nodes, self.open = 0, list[_Open]()
+        self.nodes, self.open, self.dropped = 0, list[_Open](), False
+
+    @property
+    def least(self) -> float:
+        """The least margin of what is open, as proved, inf if nothing is; -inf where a region was given up."""
+        return -math.inf if self.dropped else self.open[0].margin if self.open else math.inf
 
     def run(self, confirm: Confirmed) -> str | None:
         """None if the margin is proved to be positive, or the reason why not."""
@@ -144,6 +152,7 @@ class _Search:
             node = heapq.heappop(self.open)
             unit = self._chosen(node)
             if unit is None:
+                self.dropped = True
                 return Reason.SUBPROBLEM
             for sign in (1, -1):
                 region = self.margin.split(node.region, unit, sign)

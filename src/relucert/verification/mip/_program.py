@@ -25,7 +25,7 @@ from scipy.sparse import coo_array, csr_array
 
 from relucert.networks.affine_map import SparseMap
 from relucert.networks.layers.arithmetic import Shift
-from relucert.networks.nodes import MaxPool2d, ReLU
+from relucert.networks.nodes import MaxPool2d
 from relucert.networks.traversal import Graph, affine_ancestors, look
 from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
@@ -140,13 +140,17 @@ class Program:
         self, graph: Graph, wires: dict[int, SparseMap], known: dict[int, Ranges], tighten: Tighten | None = None
     ) -> None:
         """Columns and rows for every switching node, in order; bounds are improved on the way by `tighten`."""
+        pools = {node.index: node.op for node in graph.max_pools}
         for node in graph.switches:
             look()
             within = known[node.index]
             low, high = within.lower - within.slack, within.upper + within.slack
             # A leak is rounded, and so is the product with it.
-            copied = _copied(graph, node.inputs[0]) and not (isinstance(node.op, ReLU) and node.op.slope > 0)
-            if isinstance(node.op, ReLU):
+            copied = _copied(graph, node.inputs[0]) and node.op.slope == 0
+            if (pool := pools.get(node.index)) is not None:
+                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool), within.rounding, copied)
+                self.values[node.index] = self._maximum(z, pool, low, high, within.slack)
+            else:
                 # An inactive unit without a leak is a constant: it needs no input.
                 z = self._read(wires[node.index], low, high, (high > 0) | (node.op.slope > 0), within.rounding, copied)
                 if tighten is not None:
@@ -156,10 +160,6 @@ class Program:
                     np.maximum.at(self.lower, z.column[own], low[own])
                     np.minimum.at(self.upper, z.column[own], high[own])
                 self.values[node.index] = self._relu(z, node.op.slope, low, high, within.slack)
-            else:
-                assert isinstance(node.op, MaxPool2d)
-                z = self._read(wires[node.index], low, high, np.ones(len(low), dtype=bool), within.rounding, copied)
-                self.values[node.index] = self._maximum(z, node.op, low, high, within.slack)
         self.logits = self._expressions(wires[len(graph)])
 
     def _expressions(self, wire: SparseMap) -> tuple[csr_array, Array]:
