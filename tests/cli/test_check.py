@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,13 @@ def test_a_union_has_no_single_certificate(proofs: Path, capsys: Any) -> None:
     arguments = ["--data", "digits", "--union", "inf:0.001,2:0.001", "--proofs", str(proofs / "union")]
     assert run(["certify", str(proofs / "net.safetensors"), *arguments]) == 2
     assert "proofs must be left out with --union" in capsys.readouterr().err
+
+
+def test_answers_as_json(proofs: Path, capsys: Any) -> None:
+    written = sorted((proofs / "proofs").glob("*.npz"))
+    given = ["check", str(proofs / "proofs"), "--network", str(proofs / "net.safetensors"), "--json"]
+    assert run(given) == 0
+    *lines, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [line["file"] for line in lines] == [path.name for path in written]
+    assert all(line["result"] == "CHECKED" and float(line["eps"]) == 1e-4 for line in lines)
+    assert last["summary"]["CHECKED"] == len(written)
