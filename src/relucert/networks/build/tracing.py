@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.fx.proxy import TraceError
 
 from relucert.core.errors import UnsupportedLayer
 from relucert.networks.build.builder import Builder, refusal
@@ -119,11 +120,11 @@ class _Tracer(fx.Tracer):
             found = None
         if not isinstance(found, list | tuple):
             way = "give its parts names instead, as in a, b = z.chunk(2, 1)"
-            raise fx.proxy.TraceError(f"the parts of {obj.node.name} are not known in advance: {way}")
+            raise TraceError(f"the parts of {obj.node.name} are not known in advance: {way}")
         return len(found)
 
     def iter(self, obj: fx.Proxy) -> Iterator[fx.Proxy]:
-        return iter([obj[place] for place in range(self.parts(obj))])
+        return iter([cast(Any, obj)[place] for place in range(self.parts(obj))])
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         inner = unwrapped(m)
