@@ -47,7 +47,7 @@ def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Wa
         with file_access(config.out / name):
             (config.out / name).mkdir(parents=True, exist_ok=True)
     written = {name: work.done(experiments[name], networks) for name, networks in selected.items()}
-    for name in list(selected)[:-1]:  # later experiments have added records of networks that they share with this one
+    for name in list(selected)[:-1]:  # later experiments know more of networks that they share with this one
         written[name] = work.files(experiments[name])
     return [path for files in written.values() for path in files]
 

@@ -88,9 +88,17 @@ def _fields(network: PaperNetwork) -> dict[str, tuple[str, ...]]:
 
 def require_data(names: Sequence[str]) -> None:
     """Raise unless all data sets are on this machine, before anything is trained."""
-    missing = [name for name in names if locate(name).kind == "missing"]
+    missing = [name for name in names if _is_missing(name)]
     if missing:
         raise MissingData(
             f"data {', '.join(missing)} must be on this machine: relucert data fetch {' '.join(missing)} gets it, or --data "
             "names others"
         )
+
+
+def _is_missing(name: str) -> bool:
+    match locate(name).kind:
+        case "missing":
+            return True
+        case _:
+            return False
