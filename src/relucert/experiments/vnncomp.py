@@ -41,12 +41,14 @@ def answers(instances: Path, results: Path) -> list[Answered]:
 
 def main(arguments: list[str]) -> None:
     """Write the page."""
-    pairs = [argument.partition("=")[::2] for argument in arguments]
-    if not pairs or not all(left and right for left, right in pairs):
+    pairs = [argument.partition("=") for argument in arguments]
+    if not pairs or not all(left and right for left, _, right in pairs):
         raise InvalidInput(f"arguments must be LIST.csv=RESULTS.csv, got {arguments}")
-    machine = dict(pairs).get("machine", platform.machine())
+    machine = next((right for left, _, right in pairs if left == "machine"), platform.machine())
     benchmarks = {
-        Path(left).resolve().parent.name: answers(Path(left), Path(right)) for left, right in pairs if left != "machine"
+        Path(left).resolve().parent.name: answers(Path(left), Path(right))
+        for left, _, right in pairs
+        if left != "machine"
     }
     write_atomically(OUT, page(benchmarks, machine))
 

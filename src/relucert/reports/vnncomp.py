@@ -62,7 +62,7 @@ def page(benchmarks: Mapping[str, Sequence[Answered]], machine: str) -> str:
         "# Benchmarks of the verification competition",
         "",
         "Written by `python -m relucert.experiments.vnncomp` from the results of `relucert verify --instances`. Every instance "
-        "ran in one process with one thread, within the limit of the competition's list, one instance at a time. Every `sat` "
+        "ran in one process with one thread, within the limit of the competition's list, at most two at a time. Every `sat` "
         "has a counterexample that onnxruntime confirms; `different` counts answers that contradict the verdict on which the "
         "tools of the competition agree.",
         "",

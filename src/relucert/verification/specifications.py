@@ -6,8 +6,8 @@ onnxruntime and once in float64. timeout: the clock ended the search. unknown: t
 
 Cases of equal structure go through the verifiers together. Boxes are split first for a while (`bab.input_splitting`). Where
 every clause is one row, ReLUs may be split instead: of one layer by `bab.envelopes`, else by `bab.bab`. Then the kind of split
-whose bounds gain more in a trial (`bab.split_trial`) has all the time. Over l2 balls ReLUs alone are split, and a clause of
-several rows is replaced by its most promising row.
+whose bounds gain more in a trial (`bab.split_trial`) has most of the time, and the other kind the rest. Splits of ReLUs
+replace a clause of several rows by its most promising row, and boxes have most of the time. Over l2 balls only ReLUs are.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ Stage = Callable[[Tensor], Iterator[Decision]]
 
 #: Of the time: the first search over boxes, and the first one where the ReLUs have one layer.
 FIRST, SHORT = 0.05, 0.005
+_MOST = 0.7  # of the time that is left after it: for the better kind
 _SHARE = 0.25  # of the time: a trial of both kinds of splits ends after it
 _DRAWN = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4)  # parts of a distance
 _CLOSE = 1e-3  # relative difference of outputs between onnxruntime and float64 that no rounding explains
@@ -162,22 +163,23 @@ class _Group:
 
             return run
 
+        def share(part: float) -> float:
+            return time.monotonic() + part * max(0.0, deadline - time.monotonic())
+
         name, relus = ("envelopes", self._envelopes) if self._one_layer() else ("bab", self._relus)
+        better = False  # to split ReLUs
         if self.query.prop.clauses is None:
-
-            def share(part: float) -> float:
-                return time.monotonic() + part * max(0.0, deadline - time.monotonic())
-
             yield "inputs", boxes_until(share(SHORT if name == "envelopes" else FIRST))
             trial = SplitTrial(self._boxes, relus, Budget(deadline=share(_SHARE)))
             yield "trial", trial.run
-            if trial.relus:
-                yield name, partial(relus, budget=Budget(deadline=deadline))
-            yield "inputs", boxes_until(deadline)
-            if not trial.relus:
-                yield name, partial(relus, budget=Budget(deadline=deadline))
+            better = trial.relus
+        # The other kind has the rest of the time: a trial is short.
+        if better:
+            yield name, partial(relus, budget=Budget(deadline=share(_MOST)))
         else:
-            yield "inputs", boxes_until(deadline)
+            yield "inputs", boxes_until(share(_MOST))
+            yield name, partial(relus, budget=Budget(deadline=deadline))
+        yield "inputs", boxes_until(deadline)
 
     def _boxes(self, open_: Tensor, budget: Budget, nodes: int) -> Iterator[Decision]:
         """Search over at most `nodes` boxes of every case, in breadth."""
@@ -199,7 +201,7 @@ class _Group:
         """Branch and bound over the ReLUs of one layer."""
         from relucert.verification.bab.envelopes import Envelopes
 
-        found = Envelopes(nodes=nodes).search(self.query.restrict(open_), budget, self._confirm_of(open_))
+        found = Envelopes(nodes=nodes).search(self._of_rows(open_), budget, self._confirm_of(open_))
         return _about(open_, found)
 
     def _confirm_of(self, open_: Tensor) -> Callable[[Tensor, int], Tensor]:
@@ -230,7 +232,7 @@ class _Group:
             return False
         from relucert.verification.bab.envelopes import Envelopes
 
-        return Envelopes.takes(self.query)
+        return Envelopes.takes(replace(self.query, prop=replace(self.query.prop, clauses=None)))
 
     @torch.no_grad()
     def confirm(self, points: Float[Tensor, " n *input"], own: int) -> Bool[Tensor, " n"]:

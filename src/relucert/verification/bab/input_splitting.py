@@ -2,8 +2,9 @@
 
 A box is closed when every clause of the property is proved in it. What is left is first clipped: the linear bound of a row that
 a clause needs shows where in the box the row may fail, and everything else is cut away (`_boxes.clipped`). A box that clipping
-does not make much smaller is halved, at the side with the largest shares in the fall of the bound and in the relaxation gaps of
-the first layer. Counterexamples are searched at the centres of boxes and at the corners where bounds are smallest.
+does not make much smaller is halved: of deep networks with few inputs at the side with the largest shares in the fall of the
+bound and in the relaxation gaps of the first layer, else where the bound falls most. Counterexamples are searched at the
+centres of boxes and at the corners where bounds are smallest.
 
 Bounds are CROWN's with their rounding charged. They are proofs for real arithmetic over the box as given in float64. Where
 float32 has the weights, boxes are bounded in float32, rounded outwards, which is nearly twice as fast, until they are small or
@@ -270,7 +271,8 @@ class BoxSearch:
         if len(boxes) == 0:
             return
         fall, gap = row.abs() * boxes.width, self._gaps(units, left[halved]) * boxes.width
-        score = _shares(fall) + _shares(gap)
+        few = len(self.free) <= _FEW and len(self.net.switches) > 1
+        score = _shares(fall) + _shares(gap) if few else fall + GAP * gap
         possible = boxes.divisible()
         stuck = ~possible.any(1)
         for place in boxes.owner[stuck].unique().tolist():
@@ -315,3 +317,4 @@ def _rounded_up(values: Float[Tensor, " n *input"]) -> Float[Tensor, " n *input"
 
 
 _TRIED = 16  # points of a batch that are confirmed
+GAP = 0.01  # of relaxation gaps where the fall of the bound decides
