@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import exact
 from relucert.checker.arithmetic import Outward, Refused
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import Network as CheckedNetwork
 from relucert.checker.network import read
 from relucert.core.ball import Ball

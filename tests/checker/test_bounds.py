@@ -14,11 +14,11 @@ import exact
 import relucert as rc
 from relucert.checker.arithmetic import Outward, Rational
 from relucert.checker.ball import Ball
-from relucert.checker.bounds import RULES, Bounds
+from relucert.checker.bounds import RULES, Bounds, Step
 from relucert.checker.network import read
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
-from relucert.verification.proofs._rules import inner_rules
+from relucert.verification.proofs._rules import inner_steps
 from tiny import BOX, plain_residual, plane_network, points
 from zoo import inputs, network
 
@@ -34,7 +34,7 @@ def bounds(
         num,
         None if num.exact else known.dtype,
     )
-    found.derive(inner_rules(known, p, inner))
+    found.derive(inner_steps(known, p, inner), {})
     return found
 
 
@@ -49,16 +49,15 @@ def test_no_sampled_input_leaves_an_interval_or_a_margin(name: str, p: float, tm
     seen = [inside]
     for place, node in enumerate(found.net.nodes[1:], 1):
         given = [seen[source] for source in node.inputs]
-        bias = 0 if node.bias is None else node.bias
         seen.append(
-            np.where(given[0] > 0, given[0], node.leak * given[0]) if node.kind == "relu" else node.apply(*given) + bias
+            np.where(given[0] > 0, given[0], node.leak * given[0]) if node.kind == "relu" else node.map[0](*given) + node.bias
         )
         assert (seen[-1] >= found.low[place] - 1e-9).all()
         assert (seen[-1] <= found.high[place] + 1e-9).all()
     rows = np.eye(3)[:1] - np.eye(3)[1:]
     for rule in RULES:
-        assert (seen[-1] @ rows.T >= found.margins(rows, rule) - 1e-9).all()
-    margins = np.max([found.margins(rows, rule) for rule in RULES], 0)
+        assert (seen[-1] @ rows.T >= found.margins(rows, Step(rule)) - 1e-9).all()
+    margins = np.max([found.margins(rows, Step(rule)) for rule in RULES], 0)
     y = torch.zeros(1, dtype=torch.long)
     known = rc.certify(net, x, y, rc.Ball(p, eps), "crown", batch=1)
     if str(known.verdict[0]) != "misclassified":
@@ -78,7 +77,7 @@ def test_margins_are_below_the_exact_ones(num: Outward, p: float, tmp_path: Path
                 found = bounds(net, x, p, eps, tmp_path, num, ("parallel",))
                 truth = exact.least_margin(net, x, y, p, eps, BOX)
                 for rule in RULES:
-                    least = min(found.margins(rows, rule))
+                    least = min(found.margins(rows, Step(rule)))
                     assert Fraction(least) <= truth
                     assert not num.exact or isinstance(least, Fraction)
 
@@ -103,8 +102,8 @@ def test_single_precision_costs_more(tmp_path: Path) -> None:
     for executed in (None, "float64", "float32"):
         centre = x.flatten().numpy()
         found = Bounds(known, Ball.of(num, 2, 0.1, centre, np.zeros(len(centre)), np.ones(len(centre))), num, executed)
-        found.derive(inner_rules(known, 2, ("parallel",)))
-        ends.append(found.margins(rows, "parallel"))
+        found.derive(inner_steps(known, 2, ("parallel",)), {})
+        ends.append(found.margins(rows, Step("parallel")))
     assert (ends[0] > ends[1]).all()
     assert (ends[1] > ends[2]).all()
     np.testing.assert_allclose(ends[0], ends[2], atol=1e-3)

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
-from relucert.checker.certificate import Certificate, digest
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check, digest
 from relucert.checker.network import read
 from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
@@ -37,7 +36,8 @@ def by_rule(path: Path, p: float | str, eps: float, rule: str) -> Certificate:
     x = np.array([0.5, 0.5])
     header = {
         "verdict": "robust", "network": read(path, Outward()).digest, "point": digest(x, 0), "label": 0, "rivals": [1],
-        "p": p, "eps": eps, "arithmetic": "real", "rules": {}, "final": [rule], "trees": [],
+        "p": p, "eps": eps, "arithmetic": "real", "steps": {}, "norms": {}, "final": [[rule, True, False]], "trees": [],
+        "radii": False,
     }  # fmt: skip
     return Certificate(header, {"x": x, "lower": np.array(-np.inf), "upper": np.array(np.inf)})
 
@@ -79,7 +79,7 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"verdict": "maybe"}, "no verdict"),
+        ({"verdict": "maybe"}, "no certificate: maybe"),
         ({"network": "0" * 64}, "another network"),
         ({"point": "0" * 64}, "not the one"),
         ({"label": 2}, "no such class"),
@@ -89,7 +89,8 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
         ({"eps": -0.1}, "eps"),
         ({"eps": math.nan}, "eps"),
         ({"arithmetic": "float16"}, "executed"),
-        ({"final": ["guess"]}, "no rule"),
+        ({"final": [["guess", True, False]]}, "no rule"),
+        ({"final": ["parallel"]}, "no step"),
         ({"final": []}, "not proved"),
         ({"trees": [0]}, "tree is missing"),
         ({"verdict": "none", "reason": "why"}, "no certificate: why"),
@@ -162,9 +163,10 @@ def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
         header["rivals"] = [int(rival) for rival in draw.integers(3, size=2)]
         header["point"] = digest(arrays["x"], header["label"])
     elif kind == 10:
-        header["rules"] = {str(draw.integers(6)): [str(draw.choice(["flat", "parallel", "interval", "adaptive"]))]}
+        rule = str(draw.choice(["flat", "parallel", "interval", "adaptive"]))
+        header["steps"] = {str(draw.integers(6)): [[rule, bool(draw.integers(2)), bool(draw.integers(2))]]}
     else:
-        field = str(draw.choice(["network", "point", "final", "trees", "rules", "arithmetic", "verdict"]))
+        field = str(draw.choice(["network", "point", "final", "trees", "steps", "norms", "arithmetic", "verdict"]))
         header[field] = draw.choice(["robust", "vulnerable", "real", "0" * 64]) if draw.integers(2) else []
     return Certificate(header, arrays)
 

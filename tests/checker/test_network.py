@@ -28,7 +28,7 @@ def values(net: Network, x: np.ndarray) -> np.ndarray:
         if node.kind == "relu":
             found.append(np.where(given[0] > 0, given[0], node.leak * given[0]))
         else:
-            found.append(node.apply(*given) + (0 if node.bias is None else node.bias))
+            found.append(node.map[0](*given) + node.bias)
     return found[-1]
 
 
@@ -53,20 +53,12 @@ def test_adjoints_sizes_and_windows(name: str, tmp_path: Path) -> None:
             continue
         given = [draw.normal(size=(2, net.nodes[source].size)) for source in node.inputs]
         rows = draw.normal(size=(2, node.size))
-        across = sum((a * b).sum(1) for a, b in zip(given, node.back(rows), strict=True))
-        np.testing.assert_allclose((node.apply(*given) * rows).sum(1), across, rtol=1e-9)
-        sizes = node.apply(*(np.abs(part) for part in given), absolute=True)
-        assert (np.abs(node.apply(*given)) <= sizes * (1 + 1e-12)).all()
-        if node.window is not None:
-            units = np.arange(node.size)
-            reached, weights = node.window(units)
-            dense = np.zeros((node.size, net.nodes[node.inputs[0]].size))
-            np.add.at(
-                dense,
-                (units[:, None].repeat(reached.shape[1], 1)[reached >= 0], reached[reached >= 0]),
-                weights[reached >= 0],
-            )
-            np.testing.assert_array_equal(dense, node.back(np.eye(node.size))[0])
+        across = sum((a * b).sum(1) for a, b in zip(given, node.map[1](rows), strict=True))
+        np.testing.assert_allclose((node.map[0](*given) * rows).sum(1), across, rtol=1e-9)
+        sizes = node.sizes[0](*(np.abs(part) for part in given))
+        assert (np.abs(node.map[0](*given)) <= sizes * (1 + 1e-12)).all()
+        if node.rows is not None:
+            np.testing.assert_array_equal(node.rows(np.arange(node.size)), node.map[1](np.eye(node.size))[0])
 
 
 def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
@@ -74,9 +66,10 @@ def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
     near, exactly = (read(tmp_path / "net.safetensors", num) for num in (Outward(), Rational()))
     assert near.dtype == "float32"
     for a, b in zip(near.nodes, exactly.nodes, strict=True):
-        if a.matrix is not None and b.matrix is not None:
-            assert (a.matrix == b.matrix.astype(float)).all()
-            assert all(float(value) == value for value in b.matrix.ravel())
+        if a.rows is not None and b.rows is not None:
+            units = np.arange(a.size)
+            assert (a.rows(units) == b.rows(units).astype(float)).all()
+            assert all(float(value) == value for value in b.rows(units).ravel())
 
 
 @pytest.mark.parametrize(

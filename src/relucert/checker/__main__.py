@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import read
 
 

@@ -17,8 +17,7 @@ import relucert as rc
 from relucert.checker.__main__ import run
 from relucert.checker.arithmetic import Outward
 from relucert.checker.bounds import Bounds
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import read
 from relucert.core.verdict import Verdict
 from relucert.networks.network import Network

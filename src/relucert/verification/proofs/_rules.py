@@ -1,15 +1,15 @@
-"""Proofs by rules: backward passes whose slopes the checker finds by itself, so that a certificate names rules alone."""
+"""Proofs by steps: backward passes whose slopes the checker finds by itself, so that a certificate names rules alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from relucert.checker.ball import Ball
-from relucert.checker.bounds import Bounds
+from relucert.checker.bounds import Bounds, Step
 from relucert.checker.network import Network
 
 #: Rules for the intervals of units and for the margins, from the cheapest to the tightest.
@@ -18,55 +18,104 @@ LEVELS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
     (("parallel",), ("parallel", "adaptive", "flat", "interval")),
     (("parallel", "adaptive"), ("adaptive", "flat", "parallel", "interval")),
 )
-_EXACT = ("mean", "std", "shift", "scale", "reshape")
+#: Claims of spectral norms exceed the computed ones by this, so that Cholesky's factors exist.
+_NORM_SLACK = 1e-7
+_EXACT = ("shift", "scale", "reshape")
 
 
 @dataclass(frozen=True, eq=False)
-class RuleProof:
-    """Bounds of all units by the rules `inner`, and the rules `final` that prove the rows where `proved`."""
+class StepProof:
+    """Bounds of all units by `steps` and `norms`, and the steps `final` that prove the rows where `proved`."""
 
     bounds: Bounds
-    inner: dict[str, list[str]]
-    final: list[str]
+    steps: dict[str, list[Step]]
+    final: list[Step]
     proved: np.ndarray
+    norms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def header(self) -> dict[str, object]:
+        """The fields of a certificate."""
+        steps = {place: [list(step[:3]) for step in some] for place, some in self.steps.items()}
+        return {"steps": steps, "norms": self.norms, "final": [list(step[:3]) for step in self.final]}
 
 
-def rule_proof(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> RuleProof:
-    """The proof of rows of the logits by the cheapest rules that prove them all, else by the tightest rules."""
-    bounds, rules, useful, proved = Bounds(net, ball, ball.num, executed), {}, [], np.zeros(len(rows), dtype=bool)
+def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
+    """Proofs of rows of the logits without radii, each with tighter rules than the one before, until all rows are proved."""
     for inner, final in LEVELS:
-        bounds = Bounds(net, ball, ball.num, executed)
-        rules = inner_rules(net, ball.p, inner)
-        bounds.derive(rules)
-        proved, useful = np.zeros(len(rows), dtype=bool), []
-        for rule in final:
-            open_ = np.flatnonzero(~proved)
-            if len(open_):
-                proved[open_] = bounds.margins(rows[open_], rule) > 0
-                useful += [rule] * bool(proved[open_].any())
+        bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner)
+        bounds.derive(steps, {})
+        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, False) for rule in final])
+        yield StepProof(bounds, steps, useful, proved)
         if proved.all():
-            break
-    return RuleProof(bounds, rules, useful, proved)
+            return
 
 
-def inner_rules(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[str]]:
-    """The rules by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
+def radius_proof(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> StepProof:
+    """The proof with radii of all layers, as `sdp` and `lipschitz` have them, with slopes that follow from rules."""
+    inner = inner_steps(net, ball.p, ("parallel", "adaptive"))
+    steps = {place: [*some, *(step._replace(radii=True) for step in some[-1:])] for place, some in inner.items()}
+    bounds, norms = _Claiming(net, ball, executed), dict[str, dict[str, list[float]]]()
+    bounds.claims = norms
+    bounds.derive(steps, {str(place): {} for place in net.relus})
+    rules = ("interval", "adaptive", "parallel", "flat")
+    useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, True) for rule in rules])
+    return StepProof(bounds, steps, useful, proved, norms)
 
-    In l_inf interval arithmetic is exact up to the first node that mixes entries.
+
+def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray]:
+    """The steps that prove rows, and which rows are proved."""
+    proved, useful = np.zeros(len(rows), dtype=bool), []
+    for step in steps:
+        open_ = np.flatnonzero(~proved)
+        if len(open_):
+            proved[open_] = bounds.margins(rows[open_], step) > 0
+            useful += [step] * bool(proved[open_].any())
+    return useful, proved
+
+
+class _Claiming(Bounds):
+    """Bounds that write down the spectral norms that they need."""
+
+    def __init__(self, net: Network, ball: Ball, executed: str | None):
+        super().__init__(net, ball, ball.num, executed)
+        self.claims: dict[str, dict[str, list[float]]] = {}
+
+    def _radii(self, source: int, norms: dict[str, list[float]]) -> list[float]:
+        place = next(at for at in self.net.relus if self.net.nodes[at].inputs[0] == source)
+        claims = self.claims[str(place)] = {str(root): [] for root in self._matrices(source)}
+        for units in self._sets(source):
+            for root, (matrix, _) in self._matrices(source).items():
+                moves = self._sets(self.net.nodes[root].inputs[0])[1] if root else self.ball.below + self.ball.above > 0
+                claims[str(root)].append(spectral_norm(matrix[np.ix_(units, moves)]))
+        return super()._radii(source, claims)
+
+
+def spectral_norm(matrix: np.ndarray) -> float:
+    """A little more than the spectral norm of a matrix."""
+    if not matrix.size:
+        return 0.0
+    matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+    return float(np.sqrt(max(np.linalg.eigvalsh(matrix @ matrix.T)[-1], 0.0))) * (1 + _NORM_SLACK) + 1e-12
+
+
+def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[Step]]:
+    """The steps by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
+
+    In l_inf interval arithmetic is exact up to the first node that mixes entries. In other norms the box is slow: it counts in a
+    second pass, for what the first one leaves unstable.
     """
-    rules = {}
+    steps = {}
     for relu in net.relus:
         place = net.nodes[relu].inputs[0]
-        while net.nodes[place].moves:
+        while net.nodes[place].kind == "reshape":
             place = net.nodes[place].inputs[0]
         if place == 0 or place in net.relus:
             continue
         mixing, linear = _before(net, place)
-        if not linear:
-            rules[str(place)] = list(inner)
-        elif mixing > 1 or not math.isinf(p):
-            rules[str(place)] = ["parallel"]
-    return {place: names for place, names in rules.items() if names}
+        rules: Sequence[str] = inner if not linear else ("parallel",) if mixing > 1 or not math.isinf(p) else ()
+        if rules:
+            steps[str(place)] = [Step(rule, box) for rule in rules for box in ((False,) if math.isinf(p) else (False, True))]
+    return steps
 
 
 def _before(net: Network, place: int) -> tuple[int, bool]:
@@ -78,4 +127,5 @@ def _before(net: Network, place: int) -> tuple[int, bool]:
             seen.add(at)
             waiting += net.nodes[at].inputs
     kinds = [net.nodes[at].kind for at in seen]
-    return sum(kind not in (*_EXACT, "input") for kind in kinds), "relu" not in kinds
+    return sum(kind not in (*_EXACT, "input", "batch_norm") for kind in kinds), "relu" not in kinds
+

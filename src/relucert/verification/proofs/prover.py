@@ -23,8 +23,7 @@ from torch import Tensor
 
 from relucert.checker.arithmetic import Outward, Refused, require
 from relucert.checker.ball import Ball as CheckedBall
-from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest
-from relucert.checker.check import check
+from relucert.checker.check import FORMAT, VERSION, Certificate, check, digest
 from relucert.checker.network import read
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -33,7 +32,7 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs._rules import rule_proof
+from relucert.verification.proofs._rules import StepProof, radius_proof, step_proofs
 from relucert.verification.proofs._trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
@@ -148,17 +147,26 @@ class Prover:
             Query.of(self.net, claim.x, claim.y, claim.ball, torch.tensor([list(claim.rivals)])),
             strict=arithmetic != "real",
         )
-        rows = query.prop.rows[0].double().numpy()
-        found = rule_proof(self.known, self._ball(query), None if arithmetic == "real" else arithmetic, rows)
+        rows, ball, executed = query.prop.rows[0].double().numpy(), self._ball(query), arithmetic
+        about = self.known, ball, None if executed == "real" else executed, rows
+        known: list[StepProof] = []
+        for found in step_proofs(*about):
+            known.append(found)
+            if found.proved.all():
+                yield found.header() | {"trees": [], "radii": False}, {}
+                return
+        if claim.method.startswith(("sdp", "lipschitz")):
+            found = radius_proof(*about)
+            if found.proved.all():
+                yield found.header() | {"trees": [], "radii": False}, {}
+                return
+        found = known[-1]
         open_ = np.flatnonzero(~found.proved).tolist()
-        said = {"rules": found.inner, "final": found.final, "trees": open_}
-        if not open_:
-            yield said, {}
-            return
         size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
             if arrays is not None:
+                said = found.header() | {"trees": open_, "radii": False}
                 yield said, shortened(arrays)
                 yield said, arrays
                 none = False

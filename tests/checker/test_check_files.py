@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relucert.checker.arithmetic import Refused
-from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest, leaves
+from relucert.checker.check import FORMAT, VERSION, Certificate, digest, leaves
 from relucert.records.record import content_digest
 
 
