@@ -49,6 +49,11 @@ class Outward:
         """At least the square root."""
         return np.sqrt(value) * (1 + 2.0**-50)
 
+    def length(self, values: Array) -> Any:
+        """At least the l2 norm of a vector or the Frobenius norm of a matrix."""
+        square = np.sum(values * values)
+        return self.root(square + self.charge(values.size + 4, square))
+
 
 class Rational(Outward):
     """Arrays of fractions: for small networks."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from relucert.checker.arithmetic import LARGEST, Array, Outward, require
 
-_ROUNDS = 8
+_ROUNDS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +71,15 @@ class Ball:
         return rows @ self.x - value - num.charge(rows.shape[1] + 20, size)
 
     def _weight(self, rows: Array, below: Array, above: Array) -> Array:
-        """For p = 2 a good t: steps -c / t, cut off at the box, should have length eps, so t shrinks by what is left."""
-        t = np.clip(np.sqrt(np.sum(rows * rows, axis=1)) / max(float(self.eps), 1e-100), 1e-100, 1e100)
+        """For p = 2 a good t: steps -c / t that stay inside the box use up what the others leave of eps^2."""
+        square, eps = rows * rows, float(self.eps)
+        t = np.clip(np.sqrt(np.sum(square, axis=1)) / max(eps, 1e-100), 1e-100, 1e100)
         for _ in range(_ROUNDS):
             d = np.clip(-rows / t[:, None], -below, above)
-            t = np.clip(t * np.sqrt(np.sum(d * d, axis=1)) / max(float(self.eps), 1e-100), 1e-6 * t + 1e-100, t)
+            free = (d > -below) & (d < above)
+            left = eps * eps - np.sum(np.where(free, 0, d * d), axis=1)
+            better = np.sqrt(np.sum(np.where(free, square, 0), axis=1) / np.where(left > 0, left, 1))
+            t = np.where(left > 0, np.clip(better, 1e-6 * t + 1e-100, t), t)
         return t
 
     def _level(self, length: Array, slack: Array) -> Array:
@@ -85,4 +89,3 @@ class Ball:
         place = np.minimum(np.sum(spent < float(self.eps), axis=1), length.shape[1] - 1)[:, None]
         t = np.take_along_axis(np.take_along_axis(length, order, 1), place, 1)[:, 0]
         return np.where(spent[:, -1] < float(self.eps), 0.0, t)
-

@@ -27,8 +27,8 @@ Map = tuple[Callable[..., Any], Callable[..., list[Any]]]
 class Node:
     """The input, a ReLU max(z, leak z), or an affine map.
 
-    An affine map is `map` plus `bias`; `sizes` is the map with the absolute values of its coefficients, `bias_size` bounds the
-    terms of the bias, and `terms` the length of the map's sums. `rows` are rows of the map's matrix, where they can be read off.
+    An affine map is `map` plus `bias`; `sizes` is the map with absolute values of its coefficients, `bias_size` bounds the terms
+    of the bias, and `terms` the length of the map's sums. `rows` are rows of the map's matrix, where they can be read off.
     """
 
     kind: str
@@ -50,12 +50,12 @@ class Node:
 
 @dataclass(eq=False)
 class Network:
-    """The nodes, the dtype of the weights, the digest of description and weights, and matrices that were computed once."""
+    """The nodes, the dtype of the weights, the digest of description and weights, and spectral norms that are proved."""
 
     nodes: list[Node]
     dtype: str
     digest: str
-    matrices: dict[int, Any] = field(default_factory=dict)
+    norms: dict[tuple[int, float], Any] = field(default_factory=dict)
 
     @property
     def relus(self) -> list[int]:

@@ -168,7 +168,8 @@ def test_a_stale_intermediate_bound_is_caught(
 
     def older(known: Any, ball: Any, num: Any, executed: Any) -> Bounds:
         smaller = copy.copy(ball)
-        object.__setattr__(smaller, "slacks", tuple(np.minimum(part, eps) for part in ball.slacks))
+        for side in ("below", "above"):
+            object.__setattr__(smaller, side, np.minimum(getattr(ball, side), eps))
         return Bounds(known, smaller, num, executed)
 
     monkeypatch.setattr("relucert.verification.proofs._rules.Bounds", older)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ LEVELS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
 )
 #: Claims of spectral norms exceed the computed ones by this, so that Cholesky's factors exist.
 _NORM_SLACK = 1e-7
+_NORMS: WeakKeyDictionary[Network, dict[str, float]] = WeakKeyDictionary()
 _EXACT = ("shift", "scale", "reshape")
 
 
@@ -31,7 +33,7 @@ class StepProof:
     steps: dict[str, list[Step]]
     final: list[Step]
     proved: np.ndarray
-    norms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
 
     def header(self) -> dict[str, object]:
         """The fields of a certificate."""
@@ -50,16 +52,33 @@ def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray
             return
 
 
-def radius_proof(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> StepProof:
-    """The proof with radii of all layers, as `sdp` and `lipschitz` have them, with slopes that follow from rules."""
-    inner = inner_steps(net, ball.p, ("parallel", "adaptive"))
-    steps = {place: [*some, *(step._replace(radii=True) for step in some[-1:])] for place, some in inner.items()}
-    bounds, norms = _Claiming(net, ball, executed), dict[str, dict[str, list[float]]]()
-    bounds.claims = norms
-    bounds.derive(steps, {str(place): {} for place in net.relus})
-    rules = ("interval", "adaptive", "parallel", "flat")
-    useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, True) for rule in rules])
-    return StepProof(bounds, steps, useful, proved, norms)
+def radius_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
+    """Proofs with radii of all layers, as `sdp` and `lipschitz` have them, with slopes that follow from rules."""
+    norms, rules = spectral_norms(net), ("interval", "adaptive", "parallel", "flat")
+    for inner in ((), ("parallel",), ("parallel", "adaptive")):
+        steps = {
+            place: [step._replace(radii=True) for step in some]
+            for place, some in inner_steps(net, ball.p, inner).items()
+        }
+        bounds = Bounds(net, ball, ball.num, executed)
+        bounds.derive(steps, norms)
+        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, True) for rule in rules])
+        yield StepProof(bounds, steps, useful, proved, norms)
+        if proved.all():
+            return
+
+
+def spectral_norms(net: Network) -> dict[str, float]:
+    """A little more than the spectral norms of all layers with weights, by position; computed once for a network."""
+    if net not in _NORMS:
+        _NORMS[net] = {}
+        for place, node in enumerate(net.nodes):
+            if node.kind in ("linear", "conv2d", "avg_pool2d", "adaptive_avg_pool2d"):
+                matrix = node.map[1](np.eye(node.size))[0]
+                matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+                square = np.linalg.eigvalsh(matrix @ matrix.T)[-1]
+                _NORMS[net][str(place)] = float(np.sqrt(max(square, 0.0))) * (1 + _NORM_SLACK) + 1e-12
+    return _NORMS[net]
 
 
 def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray]:
@@ -71,31 +90,6 @@ def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tupl
             proved[open_] = bounds.margins(rows[open_], step) > 0
             useful += [step] * bool(proved[open_].any())
     return useful, proved
-
-
-class _Claiming(Bounds):
-    """Bounds that write down the spectral norms that they need."""
-
-    def __init__(self, net: Network, ball: Ball, executed: str | None):
-        super().__init__(net, ball, ball.num, executed)
-        self.claims: dict[str, dict[str, list[float]]] = {}
-
-    def _radii(self, source: int, norms: dict[str, list[float]]) -> list[float]:
-        place = next(at for at in self.net.relus if self.net.nodes[at].inputs[0] == source)
-        claims = self.claims[str(place)] = {str(root): [] for root in self._matrices(source)}
-        for units in self._sets(source):
-            for root, (matrix, _) in self._matrices(source).items():
-                moves = self._sets(self.net.nodes[root].inputs[0])[1] if root else self.ball.below + self.ball.above > 0
-                claims[str(root)].append(spectral_norm(matrix[np.ix_(units, moves)]))
-        return super()._radii(source, claims)
-
-
-def spectral_norm(matrix: np.ndarray) -> float:
-    """A little more than the spectral norm of a matrix."""
-    if not matrix.size:
-        return 0.0
-    matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
-    return float(np.sqrt(max(np.linalg.eigvalsh(matrix @ matrix.T)[-1], 0.0))) * (1 + _NORM_SLACK) + 1e-12
 
 
 def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[Step]]:
@@ -114,7 +108,9 @@ def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[
         mixing, linear = _before(net, place)
         rules: Sequence[str] = inner if not linear else ("parallel",) if mixing > 1 or not math.isinf(p) else ()
         if rules:
-            steps[str(place)] = [Step(rule, box) for rule in rules for box in ((False,) if math.isinf(p) else (False, True))]
+            steps[str(place)] = [
+                Step(rule, box) for rule in rules for box in ((False,) if math.isinf(p) else (False, True))
+            ]
     return steps
 
 
@@ -128,4 +124,3 @@ def _before(net: Network, place: int) -> tuple[int, bool]:
             waiting += net.nodes[at].inputs
     kinds = [net.nodes[at].kind for at in seen]
     return sum(kind not in (*_EXACT, "input", "batch_norm") for kind in kinds), "relu" not in kinds
-

@@ -32,7 +32,7 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs._rules import StepProof, radius_proof, step_proofs
+from relucert.verification.proofs._rules import StepProof, radius_proofs, step_proofs
 from relucert.verification.proofs._trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
@@ -155,11 +155,12 @@ class Prover:
             if found.proved.all():
                 yield found.header() | {"trees": [], "radii": False}, {}
                 return
-        if claim.method.startswith(("sdp", "lipschitz")):
-            found = radius_proof(*about)
-            if found.proved.all():
-                yield found.header() | {"trees": [], "radii": False}, {}
-                return
+        if "sdp" in claim.method or "lipschitz" in claim.method:
+            for found in radius_proofs(*about):
+                known.append(found)
+                if found.proved.all():
+                    yield found.header() | {"trees": [], "radii": False}, {}
+                    return
         found = known[-1]
         open_ = np.flatnonzero(~found.proved).tolist()
         size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
