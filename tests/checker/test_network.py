@@ -11,14 +11,15 @@ import torch
 from relucert.checker.arithmetic import Outward, Rational, Refused
 from relucert.checker.network import Network, read
 from relucert.networks.checkpoints import digest, save
-from tiny import plain_residual
+from tiny import normalised, plain_residual
 from zoo import inputs, network
 
-KNOWN = ("linear", "fc", "fc deep", "fc1", "cnn", "cnn colour", "residual", "zero bias")
+KNOWN = ("linear", "fc", "fc deep", "fc1", "cnn", "cnn colour", "residual", "zero bias", "leaky", "normalised")
 
 
 def named(name: str) -> torch.nn.Module:
-    return plain_residual() if name == "residual" else network(name)
+    made = {"residual": plain_residual, "normalised": normalised}
+    return made[name]() if name in made else network(name)
 
 
 def values(net: Network, x: np.ndarray) -> np.ndarray:

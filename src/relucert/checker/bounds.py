@@ -234,13 +234,14 @@ class Bounds:
 
     def _norm(self, node: Node, claimed: float) -> Any:
         """At least the spectral norm, and near a claim s: if s^2 I - A A' = L L' + E, the square is at most s^2 + |E|."""
+        require(0 < claimed < LARGEST, f"{claimed} is no spectral norm")
         num, square = self.num, self.num.numbers(claimed) ** 2
         matrix = node.map[1](num.numbers(np.eye(node.size)))[0]
         matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
         gap = square * num.numbers(np.eye(len(matrix))) - matrix @ matrix.T
         try:
             lower = num.numbers(np.linalg.cholesky(gap.astype(float)))
-        except (np.linalg.LinAlgError, ValueError, OverflowError):
+        except np.linalg.LinAlgError:
             raise Refused(f"a spectral norm is larger than {claimed}") from None
         left, sums = gap - lower @ lower.T, np.sum(matrix * matrix) + np.sum(lower * lower) + len(matrix) * square
         found = num.root(square + num.length(left) + num.charge(2 * sum(matrix.shape) + 32, sums))

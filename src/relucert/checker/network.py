@@ -116,17 +116,16 @@ def _nodes(about: Any, inputs: list[int], known: list[Node], weights: dict[str, 
     elif kind == "conv2d":
         require(option("groups") == 1, "convolutions with groups are not known to this checker")
         _convolution(node, settings, weights["weight"], channels(bias), before)
-    elif kind in ("avg_pool2d", "adaptive_avg_pool2d"):
-        if kind == "adaptive_avg_pool2d":
-            kernel = [size // count for size, count in zip(before[1:], option("size"), strict=True)]
-            require([k * n for k, n in zip(kernel, option("size"), strict=True)] == list(before[1:]), "windows differ")
-            settings = {"kernel": kernel, "stride": kernel, "padding": (0, 0)}
-        require(
-            not settings.get("divisor") and not settings.get("ceil_mode"), f"this {kind} is not known to this checker"
-        )
-        _convolution(node, settings, np.eye(before[0])[:, :, None, None] * np.ones(settings["kernel"]), 0, before, num)
-        counts = (_windows(settings, shape, (1, *before[1:])) >= 0).sum(1)
-        counts = counts * 0 + math.prod(settings["kernel"]) if settings.get("count_include_pad", True) else counts
+    elif kind in ("avg_pool2d", "adaptive_avg_pool2d"):  # a convolution with ones, and a factor for every window
+        kernel = option("kernel") or [n // count for n, count in zip(before[1:], option("size"), strict=True)]
+        windows = {"stride": kernel, "padding": (0, 0), "count_include_pad": True} | settings | {"kernel": kernel}
+        even = option("kernel") or [k * n for k, n in zip(kernel, option("size"), strict=True)] == list(before[1:])
+        usual = even and not windows.get("divisor") and not windows.get("ceil_mode")
+        require(usual, "average pools with uneven windows or a divisor of their own are not known to this checker")
+        ones = num.numbers(np.eye(before[0])[:, :, None, None] * np.ones(kernel))
+        _convolution(node, windows, ones, entries(bias), before)
+        counts = (_windows(windows, shape, (1, *before[1:])) >= 0).sum(1)
+        counts = np.full(len(counts), math.prod(kernel)) if windows["count_include_pad"] else counts
         mean = Node("scale", [len(known)], shape)
         _linear(mean, _factors, 1 / num.numbers(np.tile(counts, before[0])))
         return [node, mean]
