@@ -1,4 +1,4 @@
-"""Two arithmetics with one interface: float64 where every sum is charged for its rounding, or rational numbers without rounding.
+"""Two arithmetics with one interface: float64 where every sum is charged for its rounding, or rational numbers.
 
 A sum of n products of float64 numbers, in any order and with or without fused operations, is off by at most gamma_n = n u /
 (1 - n u) times the sum of absolute products, u = 2^-53. Formulas are written once: exact arithmetic charges 0.

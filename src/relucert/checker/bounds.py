@@ -6,10 +6,10 @@ numbers g at all,
 
     c relu(z)  >=  g z + sum_i min over z_i in [l_i, u_i] of (c_i relu(z_i) - g_i z_i),
 
-and the minimum is at an end or at the kink. Every method is a choice of g = c s with slopes s: those of CROWN, KW and IBP, those
-that alpha has optimised, and in a leaf of a tree of splits, where [l_i, u_i] ends at 0, a multiplier of the split is taken from
-g. Where ||z - z0||_2 <= r is known, lam / 2 (||z - z0||^2 - r^2) <= 0 may be added for any lam >= 0: that is `sdp`, and with
-g = 0 `lipschitz`. Wrong slopes, multipliers or lam give worse bounds, no wrong ones.
+and the minimum is at an end or at the kink. Every method is a choice of g = c s with slopes s: those of CROWN, KW and IBP, or
+those that alpha has optimised; in a leaf of a tree of splits, where [l_i, u_i] ends at 0, a multiplier of the split is taken
+from g. Where ||z - z0||_2 <= r is known, lam / 2 (||z - z0||^2 - r^2) <= 0 may be added for any lam >= 0: that is `sdp`, and
+with g = 0 `lipschitz`. Wrong slopes, multipliers or lam give worse bounds, no wrong ones.
 
 Rounding: a node's value, and a pass through it, are off by at most gamma_n (|W| |y| + |b|) at each entry, and the network as
 executed by that in its own dtype; a pass pays |a| times this at every node. Nothing is multiplied through layers.
@@ -214,7 +214,7 @@ class Bounds:
     def _move(self, place: int, node: Node, norms: dict[str, float]) -> None:
         """The value of a node at x as computed, and how far its values over the ball can be from it in l_2.
 
-        That is the radius before times the spectral norm of the layer, and what rounding does to the value, here or as executed.
+        That is the radius before times the spectral norm of the layer, and what rounding does to the value here or as executed.
         """
         given, num = [self.centre[source][None] for source in node.inputs], self.num
         value = node.map[0](*given)[0] + node.bias

@@ -23,8 +23,11 @@ from relucert.checker.bounds import Bounds, Piece, Step
 from relucert.checker.network import Network
 
 FORMAT, VERSION = "relucert-proof", 2
-ARRAYS = {"x": "f", "lower": "f", "upper": "f", "witness": "f", "tree": "i", "units": "i"}
-ARRAYS |= {"slopes": "uf", "uppers": "uf", "betas": "f"}
+#: Types of the fields of the header, and kinds of the dtypes of arrays.
+KINDS: dict[str, Any] = dict.fromkeys(("verdict", "network", "point", "arithmetic", "p"), str)
+KINDS |= dict.fromkeys(("rivals", "final", "trees"), list) | {"steps": dict, "norms": dict, "label": int, "eps": float}
+KINDS |= dict.fromkeys(("x", "lower", "upper", "witness", "betas"), "f") | {"tree": "i", "units": "i", "radii": bool}
+KINDS |= {"slopes": "uf", "uppers": "uf"}
 _TOGETHER, _LARGEST = 64, 1e12  # leaves that go through one backward pass; the largest slope or multiplier
 
 
@@ -44,24 +47,16 @@ class Certificate:
             header = json.loads(arrays.pop("header").tobytes())
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise Refused(f"the file cannot be read: {error}") from error
-        require(isinstance(header, dict), "the header must be an object")
-        require(header.get("format") == FORMAT, "the file is no certificate of relucert")
-        version = header.get("version")
-        require(version == VERSION, f"the format has version {version}, this checker knows {VERSION}")
-        for name, array in arrays.items():
-            require(array.dtype.kind in ARRAYS.get(name, ""), f"array {name} is unknown or has the wrong kind")
+        kind = [header.get(name) for name in ("format", "version")] if isinstance(header, dict) else header
+        require(kind == [FORMAT, VERSION], f"the file is {kind}, and not {[FORMAT, VERSION]}")
         return cls(header, arrays)
 
-    def field(self, name: str, *kinds: type) -> Any:
-        """A field of the header, which must be there and of one of some kinds."""
-        value = self.header.get(name)
-        require(type(value) in kinds, f"field {name} is missing or of the wrong kind")
+    def get(self, name: str) -> Any:
+        """A field of the header or an array, which must be there and of its kind."""
+        value, kind = self.arrays.get(name, self.header.get(name)), KINDS[name]
+        fits = isinstance(value, np.ndarray) and value.dtype.kind in kind if type(kind) is str else type(value) is kind
+        require(fits, f"{name} is missing or of the wrong kind")
         return value
-
-    def array(self, name: str) -> Array:
-        """An array, which must be there."""
-        require(name in self.arrays, f"array {name} is missing")
-        return self.arrays[name]
 
 
 def digest(x: Array, label: int) -> str:
@@ -86,35 +81,31 @@ def leaves(tree: Array, start: int) -> tuple[list[list[tuple[int, int]]], int]:
 
 def check(certificate: Certificate, net: Network, num: Outward) -> str:
     """What is proved, in words."""
-    verdict = certificate.field("verdict", str)
-    require(verdict in ("robust", "vulnerable"), f"no certificate: {certificate.header.get('reason', verdict)}")
-    require(certificate.field("network", str) == net.digest, "the certificate is about another network")
-    label, rivals = certificate.field("label", int), certificate.field("rivals", list)
-    classes, x = net.nodes[-1].size, certificate.array("x")
+    get, classes = certificate.get, net.nodes[-1].size
+    verdict, label, rivals, x, arithmetic = (get(name) for name in ("verdict", "label", "rivals", "x", "arithmetic"))
     others = [rival for rival in range(classes) if rival != label]
+    require(get("network") == net.digest, "the certificate is about another network")
     require(0 <= label < classes and rivals, "there is no such class")
     require(all(type(rival) is int and rival in others for rival in rivals), "rivals must be other classes")
     require(x.dtype.name == net.dtype and x.shape == net.nodes[0].shape, "the input does not fit the network")
-    require(certificate.field("point", str) == digest(x, label), "the input is not the one that the certificate names")
-    arithmetic = certificate.field("arithmetic", str)
+    require(get("point") == digest(x, label), "the input is not the one that the certificate names")
     require(arithmetic in ("real", net.dtype), f"the network is not executed in {arithmetic}")
     executed = None if arithmetic == "real" else arithmetic
-    low, high = (np.broadcast_to(certificate.array(name), x.size).astype(float) for name in ("lower", "upper"))
-    p = math.inf if certificate.header.get("p") == "inf" else float(certificate.field("p", int, float))
-    ball = Ball.of(num, p, float(certificate.field("eps", int, float)), x.ravel(), low, high)
+    low, high = (np.broadcast_to(get(name), x.size).astype(float) for name in ("lower", "upper"))
+    ball = Ball.of(num, float(get("p")), get("eps"), x.ravel(), low, high)
     rows = num.numbers(np.eye(classes)[[label] * len(rivals)] - np.eye(classes)[rivals])
     about = f"{'' if set(rivals) == set(others) else f' against {sorted(rivals)}'} ({arithmetic})"
     if verdict == "vulnerable":
-        _witness(certificate.array("witness"), net, ball, (low, high), -rows, executed)
+        _witness(get("witness"), net, ball, (low, high), -rows, executed)
         return f"vulnerable{about}"
-    bounds = Bounds(net, ball, num, executed)
-    steps = certificate.field("steps", dict).items()
-    bounds.derive({place: [_step(step) for step in given] for place, given in steps}, certificate.field("norms", dict))
-    proved = np.zeros(len(rivals), dtype=bool)
-    for step in certificate.field("final", list):
+    require(verdict == "robust", f"there is no verdict {verdict!r}")
+    bounds, proved = Bounds(net, ball, num, executed), np.zeros(len(rivals), dtype=bool)
+    bounds.derive({place: [_step(step) for step in some] for place, some in get("steps").items()}, get("norms"))
+    for step in get("final"):
         if not proved.all():
             proved[~proved] = bounds.margins(rows[~proved], _step(step)) > 0
-    _trees(certificate, bounds, rows, proved)
+    if get("trees"):
+        _trees(certificate, bounds, rows, proved)
     missing = [rival for rival, done in zip(rivals, proved, strict=True) if not done]
     require(not missing, f"it is not proved that class {label} stays ahead of {missing}")
     return f"robust{about}"
@@ -143,11 +134,8 @@ def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows:
 
 def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array) -> None:
     """Prove rows by trees of splits: every leaf of the tree of a row must have a positive bound."""
-    chosen = certificate.field("trees", list)
-    if not chosen:
-        return
-    tree, units, betas = (certificate.array(name) for name in ("tree", "units", "betas"))
-    lines = [certificate.arrays[name] for name in ("slopes", "uppers") if name in certificate.arrays]
+    chosen, tree, units, betas, radii = (certificate.get(name) for name in ("trees", "tree", "units", "betas", "radii"))
+    lines = [certificate.get(name) for name in ("slopes", "uppers") if name in certificate.arrays]
     total, place, first, spent = sum(bounds.net.nodes[at].size for at in bounds.net.relus), 0, 0, 0
     require(tree.ndim == units.ndim == betas.ndim == 1 and (tree < total).all(), "the trees have wrong shapes or units")
     require(((units >= 0) & (units < total)).all(), "slopes are given for a unit that is none")
@@ -158,41 +146,33 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
         every, place = leaves(tree, place)
         for start in range(0, len(every), _TOGETHER):
             some = every[start : start + _TOGETHER]
-            given = [part[first : first + len(some)] for part in lines]
-            count = sum(len(splits) for splits in some)
-            require(all(len(part) == len(some) for part in given), "slopes of a leaf are missing")
-            require(spent + count <= len(betas), "multipliers are missing")
-            pieces = _pieces(bounds, some, betas[spent : spent + count], units, given)
-            step = Step("adaptive", True, certificate.field("radii", bool), pieces)
-            failed = np.flatnonzero(~(bounds.margins(np.tile(rows[row], (len(some), 1)), step) > 0))
-            if len(failed):
-                raise Refused(f"leaf {start + int(failed[0])} of the tree against rival {row} is not proved")
-            first, spent = first + len(some), spent + count
+            last, end = first + len(some), spent + sum(len(splits) for splits in some)
+            require(all(last <= len(part) for part in lines) and end <= len(betas), "slopes or multipliers are missing")
+            pieces = _pieces(bounds, some, betas[spent:end], units, [part[first:last] for part in lines])
+            margins = bounds.margins(np.tile(rows[row], (len(some), 1)), Step("adaptive", True, radii, pieces))
+            failed = np.flatnonzero(~(margins > 0))
+            require(not len(failed), f"leaf {start + failed[:1]} of the tree of row {row} is not proved")
+            first, spent = last, end
         proved[row] = True
-    require(
-        place == len(tree) and spent == len(betas) and all(first == len(part) for part in lines),
-        "something is left over",
-    )
+    require(place == len(tree), "something is left over behind the trees")
 
 
 def _pieces(bounds: Bounds, some: Any, betas: Array, units: Array, lines: list[Array]) -> dict[int, Piece]:
     """The relaxations of some leaves: given slopes, and split units, which are linear on their side."""
-    num, pieces, begin = bounds.num, {}, 0
-    lines = [num.numbers(part.astype(float) / 255 if part.dtype.kind == "u" else part) for part in lines]
+    num, pieces, begin, net = bounds.num, {}, 0, bounds.net
+    lines = [num.numbers(part / 255 if part.dtype.kind == "u" else part) for part in lines]
     splits = [(leaf, *split) for leaf, path in enumerate(some) for split in path]
-    for at in bounds.net.relus:
-        size, one = bounds.net.nodes[at].size, num.numbers(1.0)
-        *sides, low, high = (np.tile(part, (len(some), 1)) for part in bounds.piece(at, "adaptive")[:4])
-        here, push = np.flatnonzero((units >= begin) & (units < begin + size)), low * 0
-        for side, part in zip(sides, lines, strict=False):
+    for at in net.relus:
+        ends = begin, begin + net.nodes[at].size
+        *slopes, low, high = (np.tile(part, (len(some), 1)) for part in bounds.piece(at, "adaptive")[:4])
+        here, push = np.flatnonzero((units >= ends[0]) & (units < ends[1])), low * 0
+        for side, part in zip(slopes, lines, strict=False):
             side[:, units[here] - begin] = part[:, here]
-        for (leaf, unit, sign), beta in zip(splits, betas, strict=True):
-            if begin <= unit < begin + size:
+        for (leaf, unit, sign), beta in zip(splits, num.numbers(betas), strict=True):
+            if ends[0] <= unit < ends[1]:
                 where = leaf, unit - begin
-                push[where] = sign * num.numbers(beta)
-                sides[0][where] = sides[1][where] = one if sign > 0 else num.numbers(bounds.net.nodes[at].leak)
-                low[where], high[where] = (
-                    (max(low[where], 0), high[where]) if sign > 0 else (low[where], min(high[where], 0))
-                )
-        pieces[at], begin = Piece(*sides, low, high, push), begin + size
+                push[where], side = sign * beta, num.numbers(1.0 if sign > 0 else net.nodes[at].leak)
+                slopes[0][where] = slopes[1][where] = side[()]
+                (low if sign > 0 else high)[where] = max(low[where], 0) if sign > 0 else min(high[where], 0)
+        pieces[at], begin = Piece(*slopes, low, high, push), ends[1]
     return pieces

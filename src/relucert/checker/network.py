@@ -27,8 +27,8 @@ Map = tuple[Callable[..., Any], Callable[..., list[Any]]]
 class Node:
     """The input, a ReLU max(z, leak z), or an affine map.
 
-    An affine map is `map` plus `bias`; `sizes` is the map with absolute values of its coefficients, `bias_size` bounds the terms
-    of the bias, and `terms` the length of the map's sums. `rows` are rows of the map's matrix, where they can be read off.
+    An affine map is `map` plus `bias`; `sizes` is the map with absolute values of its coefficients, `bias_size` bounds the
+    terms of the bias, `terms` the length of the map's sums. `rows` are rows of the map's matrix, where they can be read off.
     """
 
     kind: str

@@ -95,8 +95,8 @@ def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tupl
 def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[Step]]:
     """The steps by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
 
-    In l_inf interval arithmetic is exact up to the first node that mixes entries. In other norms the box is slow: it counts in a
-    second pass, for what the first one leaves unstable.
+    In l_inf interval arithmetic is exact up to the first node that mixes entries. In other norms the box is slow: it counts in
+    a second pass, for what the first one leaves unstable.
     """
     steps = {}
     for relu in net.relus:

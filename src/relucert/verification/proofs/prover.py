@@ -132,7 +132,7 @@ class Prover:
         header = {
             "format": FORMAT, "version": VERSION, "verdict": str(claim.verdict), "method": claim.method,
             "network": self.known.digest if not self.refusal else "", "point": digest(given, label), "label": label,
-            "rivals": list(claim.rivals), "p": "inf" if math.isinf(p) else p, "eps": _radius(ball),
+            "rivals": list(claim.rivals), "p": f"{p:g}", "eps": _radius(ball),
         }  # fmt: skip
         lower, upper = (_compact(side[0].cpu().numpy()) for side in sides)
         return header, {"x": given, "lower": lower, "upper": upper}
@@ -150,24 +150,20 @@ class Prover:
         rows, ball, executed = query.prop.rows[0].double().numpy(), self._ball(query), arithmetic
         about = self.known, ball, None if executed == "real" else executed, rows
         known: list[StepProof] = []
-        for found in step_proofs(*about):
-            known.append(found)
-            if found.proved.all():
-                yield found.header() | {"trees": [], "radii": False}, {}
-                return
-        if "sdp" in claim.method or "lipschitz" in claim.method:
-            for found in radius_proofs(*about):
+        with_radii = "sdp" in claim.method or "lipschitz" in claim.method
+        for proofs in (radius_proofs, step_proofs) if with_radii else (step_proofs,):
+            for found in proofs(*about):
                 known.append(found)
                 if found.proved.all():
                     yield found.header() | {"trees": [], "radii": False}, {}
                     return
-        found = known[-1]
+        found = max(known, key=lambda proof: int(proof.proved.sum()))
         open_ = np.flatnonzero(~found.proved).tolist()
         size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
             if arrays is not None:
-                said = found.header() | {"trees": open_, "radii": False}
+                said = found.header() | {"trees": open_, "radii": bool(found.norms)}
                 yield said, shortened(arrays)
                 yield said, arrays
                 none = False
