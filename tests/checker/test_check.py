@@ -59,7 +59,7 @@ def test_margins_are_those_that_are_computed_by_hand(
     path = by_hand(tmp_path)
     net = read(path, num)
     below, above = float(largest * Fraction(999, 1000)), float(largest * Fraction(1001, 1000))
-    assert check(by_rule(path, p, below, "parallel"), net, num) == "robust (real)"
+    assert check(by_rule(path, p, below, "parallel"), net, num) == "robust (real, box -inf to inf)"
     with pytest.raises(Refused, match="not proved that class 0 stays ahead of \\[1\\]"):
         check(by_rule(path, p, above, "parallel"), net, num)
 
@@ -220,7 +220,7 @@ def test_witnesses_are_replayed_exactly(tmp_path: Path, p: float) -> None:
         object.__setattr__(claim, "witness", witness)
         one = written(net, claim, tmp_path)
         certificate = one.certificate
-        assert outcome(certificate, one.known) in ("vulnerable (float64)", "vulnerable (real)")
+        assert outcome(certificate, one.known) in ("vulnerable (float64, box 0 to 1)", "vulnerable (real, box 0 to 1)")
         for header, arrays in (
             ({"eps": eps * (1 - 1e-6)}, {}),
             ({}, {"witness": x[place].numpy()}),

@@ -18,7 +18,7 @@ def run(folder: Path, network: Path, exact: bool = False) -> int:
     num, counts, started = Rational() if exact else Outward(), Counter[str](), time.monotonic()
     try:
         net = read(network, num)
-    except (Refused, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever the file is
         print(f"relucert: error: {network} cannot be read: {error}", file=sys.stderr)
         return 2
     for path in sorted(folder.glob("*.npz")):

@@ -36,9 +36,10 @@ class Ball:
     def of(cls, num: Outward, p: float, eps: float, x: Array, lower: Array, upper: Array) -> Ball:
         """From numbers as stored (the box may be infinite); x must lie in the box."""
         require(p in (1, 2, math.inf), f"the norm must be 1, 2 or inf, got {p}")
-        require(0 <= eps < LARGEST, f"eps must be finite and not negative, got {eps}")
+        require(0 <= eps < LARGEST**0.5, f"eps must be finite and not negative, got {eps}")
         require(
-            (np.abs(x) < LARGEST).all() and (lower <= x).all() and (x <= upper).all(), "the input lies outside its box"
+            (np.abs(x) < LARGEST**0.5).all() and (lower <= x).all() and (x <= upper).all(),
+            "the input lies outside its box",
         )
         centre, slacks = num.numbers(x), []
         for side in (np.maximum(lower, -LARGEST), np.minimum(upper, LARGEST)):

@@ -119,8 +119,8 @@ class Bounds:
             start, rows, bias, cost = (
                 place,
                 self.num.numbers(units[:, None] == np.arange(node.size)),
-                units * 0,
-                units * 0,
+                0 * units,
+                0 * units,
             )
             if node.rows is not None:  # the matrix, without a product
                 start, rows, bias, cost = node.inputs[0], node.rows(units), node.bias[units], self.own[place][units]
@@ -154,13 +154,22 @@ class Bounds:
 
     def _relax(self, at: int, a: Array, step: Step) -> tuple[Array, Array]:
         """Rows behind a layer of ReLUs as rows before it, and what that adds to the lower bounds."""
-        source, leak = self.net.nodes[at].inputs[0], self.net.nodes[at].leak
+        source, leak = self.net.nodes[at].inputs[0], self.num.numbers(self.net.nodes[at].leak)
         piece = self.piece(at, step.rule) if step.pieces is None else step.pieces[at]
         g = np.where(a > 0, a * piece.lower, a * piece.upper) - piece.push
         every = step.rule == "interval" or step.pieces is not None or leak not in (0, 1)
-        inside = self.unstable(source) | every  # elsewhere g = c relu' has no gap
-        parts = a[:, inside], g[:, inside], piece.low[..., inside], piece.high[..., inside]
-        return g, self._gap(*parts, leak) if not step.radii else self._ball_gap(*parts, leak, source, inside)
+        inside = self.unstable(source) | every  # elsewhere the functional before is the one behind, exactly
+        c, g_inside, low, high = a[:, inside], g[:, inside], piece.low[..., inside], piece.high[..., inside]
+        up, down = c - g_inside, leak * c - g_inside
+        lost = np.sum(np.abs(c) * np.maximum(np.abs(low), np.abs(high)), axis=1) if leak else 0
+        gap = self._gap(up, down, low, high) - self.num.charge(2, lost)
+        if not step.radii:
+            return g, gap
+        radius, z0 = self.radius[source], self.centre[source][inside]
+        if step.pieces is None:
+            corner = self.num.length(np.maximum(np.abs(high - z0), np.abs(z0 - low)))
+            radius = np.minimum(radius, corner + self.num.charge(64, corner))
+        return g, np.maximum(gap, self._ball_gap(up, down, low - z0, high - z0, z0, radius) - self.num.charge(2, lost))
 
     def piece(self, at: int, rule: str) -> Piece:
         """The slopes of a rule: chords, lower slopes of 0 or 1 by the smaller triangle, flat ones, or none at all."""
@@ -174,40 +183,32 @@ class Bounds:
         lower = chord if rule == "parallel" else np.where(unstable, flat, chord)
         return Piece(lower, chord, low, high) if rule != "interval" else Piece(0 * one, 0 * one, low, high)
 
-    def _gap(self, c: Array, g: Array, low: Array, high: Array, leak: float) -> Array:
-        """Sums of the minima of c relu(z) - g z over the intervals."""
-        up, down, side = c - g, self.num.numbers(leak) * c - g, np.maximum(np.abs(low), np.abs(high))
+    def _gap(self, up: Array, down: Array, low: Array, high: Array) -> Array:
+        """Sums of the minima over the intervals of up z where z > 0 and down z where z < 0."""
         at_low, at_high = np.where(low >= 0, up, down) * low, np.where(high > 0, up, down) * high
-        least, kink = np.minimum(at_low, at_high), (low < 0) & (high > 0)
-        size = np.sum(np.abs(at_low) + np.abs(at_high) + (np.abs(c) * side if leak else 0), axis=1)
-        return np.sum(np.where(kink, np.minimum(least, 0), least), axis=1) - self.num.charge(c.shape[1] + 8, size)
+        least, size = np.minimum(at_low, at_high), np.sum(np.abs(at_low) + np.abs(at_high), axis=1)
+        least = np.where((low < 0) & (high > 0), np.minimum(least, 0), least)
+        return np.sum(least, axis=1) - self.num.charge(up.shape[1] + 8, size)
 
-    def _ball_gap(self, c: Array, g: Array, low: Array, high: Array, leak: float, source: int, inside: Array) -> Array:
-        """Minima of c relu(z) - g z + lam / 2 (||z - z0||^2 - r^2) over the intervals, for the best of some lam, and lam = 0.
+    def _ball_gap(self, up: Array, down: Array, first: Array, last: Array, z0: Array, radius: Any) -> Array:
+        """The same with lam / 2 (||d||^2 - radius^2) added, where d = z - z0 lies between first and last: the best of some lam.
 
-        In d = z - z0 either side of the kink has a parabola k (z0 + d) + lam / 2 d^2, least at -k / lam or at an end.
+        Either side of the kink at d = -z0 has a parabola k (z0 + d) + lam / 2 d^2, which is least at d = -k / lam or at an end.
         """
-        num, best, z0 = self.num, self._gap(c, g, low, high, leak), self.centre[source][inside]
-        corner = num.length(np.maximum(np.abs(high - z0), np.abs(z0 - low)))
-        radius = (
-            np.minimum(self.radius[source], corner + num.charge(64, corner)) if low.ndim == 1 else self.radius[source]
-        )
-        ends = np.minimum(np.maximum(low, 0), high), np.maximum(np.minimum(high, 0), low)
-        sides = (c - g, ends[0] - z0, high - z0), (num.numbers(leak) * c - g, low - z0, ends[1] - z0)
-        far = max(float(radius), 1e-30)
-        lam = np.sqrt(np.sum(np.maximum(np.abs(sides[0][0]), np.abs(sides[1][0])).astype(float) ** 2, axis=1)) / far
+        num, best, far = self.num, self.num.numbers(np.full(len(up), -LARGEST)), max(float(radius), 1e-30)
+        kink = np.minimum(np.maximum(-z0, first), last)
+        lam = np.sqrt(np.sum(np.maximum(np.abs(up), np.abs(down)).astype(float) ** 2, axis=1)) / far
         for _ in range(_ROUNDS):
             lam = np.clip(lam, 1e-30, 1e30)
-            weight, terms, steps, size = num.numbers(lam)[:, None], [], [], 0
-            for k, first, last in sides:
-                d = np.minimum(np.maximum(-k / weight, first), last)
-                terms.append(k * (z0 + d) + weight / 2 * d * d)
-                size = size + (np.abs(c) + np.abs(k) + weight * np.abs(d)) * (np.abs(z0) + np.abs(d))
-                steps.append(d)
-            right, away = (low >= 0) | (high > 0) & (terms[0] < terms[1]), weight[:, 0] / 2 * radius * radius
-            value = np.sum(np.where(right, *terms), axis=1) - away
-            best = np.maximum(best, value - num.charge(c.shape[1] + 16, np.sum(size, axis=1) + away))
-            length = np.sqrt(np.sum(np.where(right, *steps).astype(float) ** 2, axis=1))
+            weight = num.numbers(lam)[:, None]
+            right, left = np.clip(-up / weight, kink, last), np.clip(-down / weight, first, kink)
+            ends = [k * (z0 + d) + weight / 2 * d * d for k, d in ((up, right), (down, left))]
+            upper = (first >= -z0) | (last > -z0) & (ends[0] < ends[1])
+            d, value, away = np.where(upper, right, left), np.where(upper, *ends), weight[:, 0] / 2 * radius * radius
+            reach = np.maximum(np.abs(right), np.abs(left))
+            size = np.sum((np.abs(up) + np.abs(down) + weight * reach) * (np.abs(z0) + reach), axis=1) + away
+            best = np.maximum(best, np.sum(value, axis=1) - away - num.charge(up.shape[1] + 16, size))
+            length = np.sqrt(np.sum(d.astype(float) ** 2, axis=1))
             lam = np.clip(lam * length / far, 1e-3 * lam, 1e3 * lam)
         return best
 

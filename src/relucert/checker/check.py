@@ -54,7 +54,9 @@ class Certificate:
     def get(self, name: str) -> Any:
         """A field of the header or an array, which must be there and of its kind."""
         value, kind = self.arrays.get(name, self.header.get(name)), KINDS[name]
-        fits = isinstance(value, np.ndarray) and value.dtype.kind in kind if type(kind) is str else type(value) is kind
+        fits = type(value) is kind
+        if type(kind) is str:
+            fits = isinstance(value, np.ndarray) and value.dtype.kind in kind and value.dtype.itemsize <= 8
         require(fits, f"{name} is missing or of the wrong kind")
         return value
 
@@ -94,7 +96,9 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
     low, high = (np.broadcast_to(get(name), x.size).astype(float) for name in ("lower", "upper"))
     ball = Ball.of(num, float(get("p")), get("eps"), x.ravel(), low, high)
     rows = num.numbers(np.eye(classes)[[label] * len(rivals)] - np.eye(classes)[rivals])
-    about = f"{'' if set(rivals) == set(others) else f' against {sorted(rivals)}'} ({arithmetic})"
+    sides = [f"{side[0]:g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
+    about = "" if set(rivals) == set(others) else f" against {sorted(rivals)}"
+    about += f" ({arithmetic}, box {' to '.join(sides)})"
     if verdict == "vulnerable":
         _witness(get("witness"), net, ball, (low, high), -rows, executed)
         return f"vulnerable{about}"

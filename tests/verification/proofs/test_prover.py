@@ -104,7 +104,7 @@ def test_several_balls_and_targets(tmp_path: Path) -> None:
     }
     known = read(tmp_path / "several" / NETWORK, Outward())
     found = Certificate.read(tmp_path / "several" / "000001-0.npz")
-    assert check(found, known, Outward()) == f"robust against [{(int(y[1]) + 1) % 3}] (float32)"
+    assert check(found, known, Outward()) == f"robust against [{(int(y[1]) + 1) % 3}] (float32, box 0 to 1)"
 
 
 @pytest.fixture
