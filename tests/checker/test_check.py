@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -117,6 +118,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
                 exactly = radius(net, x[0], int(net.predict(x)[0]), p)
                 folder = tmp_path_factory.mktemp(f"proofs-{seed}-{place}-{p:g}")
                 found.append(written(net, claimed(net, x, p, 0.97 * exactly), folder))
+            over_balls = replace(claimed(net, x, 2, 0.2 * exactly), method="lipschitz")
+            found.append(written(net, over_balls, tmp_path_factory.mktemp(f"norms-{seed}-{place}")))
     return found
 
 
@@ -124,6 +127,7 @@ def test_radii_just_below_the_exact_ones_are_proved(certificates: list[Written])
     verdicts = [one.certificate.header for one in certificates]
     assert all(header["verdict"] == "robust" for header in verdicts), [header.get("reason") for header in verdicts]
     assert sum(bool(header["trees"]) for header in verdicts) >= 5
+    assert sum(bool(header["norms"]) for header in verdicts) >= 3
     assert max(len(one.certificate.arrays.get("tree", [])) for one in certificates) > 10
     assert all(holds(one.net, one.certificate) for one in certificates)
 
@@ -138,7 +142,7 @@ def test_in_rational_numbers_certificates_hold_as_well(certificates: list[Writte
 def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
     """A certificate with one field changed at random."""
     header, arrays = copy.deepcopy(given.header), {name: value.copy() for name, value in given.arrays.items()}
-    kind = draw.integers(12)
+    kind = draw.integers(13)
     name = draw.choice(list(arrays))
     value = arrays[name]
     if kind < 6 and value.size:
@@ -165,6 +169,10 @@ def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
     elif kind == 10:
         rule = str(draw.choice(["flat", "parallel", "interval", "adaptive"]))
         header["steps"] = {str(draw.integers(6)): [[rule, bool(draw.integers(2)), bool(draw.integers(2))]]}
+    elif kind == 11 and header.get("norms"):
+        place = str(draw.choice(list(header["norms"])))
+        header["norms"][place] *= float(draw.choice([0.5, 0.999, 1.001, 2.0, -1.0, math.nan, math.inf]))
+        header["eps"] *= float(draw.choice([1.0, 1.5, 4.0]))
     else:
         field = str(draw.choice(["network", "point", "final", "trees", "steps", "norms", "arithmetic", "verdict"]))
         header[field] = draw.choice(["robust", "vulnerable", "real", "0" * 64]) if draw.integers(2) else []

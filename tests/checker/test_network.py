@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
 from relucert.checker.network import Network, read
 from relucert.networks.checkpoints import digest, save
+from relucert.networks.network import Network as Traced
 from tiny import normalised, plain_residual
 from zoo import inputs, network
 
@@ -80,4 +82,12 @@ def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
 def test_other_layers_are_refused_by_name(name: str, kind: str, tmp_path: Path) -> None:
     save(network(name), tmp_path / "net.safetensors")
     with pytest.raises(Refused, match=kind):
+        read(tmp_path / "net.safetensors", Outward())
+
+
+def test_average_pools_of_uneven_windows_are_refused(tmp_path: Path) -> None:
+    """From 5 entries to 2 windows have 3 entries and overlap, which 5 // 2 would not show."""
+    layers = nn.Sequential(nn.Conv2d(1, 2, 1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(8, 2))
+    save(Traced(layers, (1, 5, 5)).eval(), tmp_path / "net.safetensors")
+    with pytest.raises(Refused, match="uneven"):
         read(tmp_path / "net.safetensors", Outward())
