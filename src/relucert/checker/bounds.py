@@ -224,7 +224,7 @@ class Bounds:
         radius = sum(self.radius[source] for source in node.inputs)
         if node.kind in ("scale", "batch_norm"):
             radius = radius * np.max(node.sizes[0](num.numbers(np.ones((1, node.size)))))
-        elif node.kind not in ("relu", "shift", "reshape", "add"):
+        elif node.rows is not None:  # a matrix; ReLUs, shifts, reshapings and sums need no norm
             claimed = norms.get(str(place))
             require(type(claimed) is float, f"the spectral norm of node {place} is missing")
             if (place, claimed) not in self.net.norms:

@@ -118,7 +118,8 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
 def _step(given: Any) -> Step:
     """A step of a certificate: a rule, whether the box counts, and whether radii count."""
     require(type(given) is list and [type(part) for part in given] == [str, bool, bool], f"{given} is no step")
-    return Step(*given)
+    rule, box, radii = given
+    return Step(rule, box, radii)
 
 
 def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows: Array, executed: str | None) -> None:
@@ -175,8 +176,9 @@ def _pieces(bounds: Bounds, some: Any, betas: Array, units: Array, lines: list[A
         for (leaf, unit, sign), beta in zip(splits, num.numbers(betas), strict=True):
             if ends[0] <= unit < ends[1]:
                 where = leaf, unit - begin
-                push[where], side = sign * beta, num.numbers(1.0 if sign > 0 else net.nodes[at].leak)
-                slopes[0][where] = slopes[1][where] = side[()]
-                (low if sign > 0 else high)[where] = max(low[where], 0) if sign > 0 else min(high[where], 0)
-        pieces[at], begin = Piece(*slopes, low, high, push), ends[1]
+                push[where], slope = sign * beta, num.numbers(1.0 if sign > 0 else net.nodes[at].leak)[()]
+                slopes[0][where] = slopes[1][where] = slope
+                low[where] = max(low[where], 0) if sign > 0 else low[where]
+                high[where] = min(high[where], 0) if sign < 0 else high[where]
+        pieces[at], begin = Piece(slopes[0], slopes[1], low, high, push), ends[1]
     return pieces

@@ -73,7 +73,7 @@ def spectral_norms(net: Network) -> dict[str, float]:
     if net not in _NORMS:
         _NORMS[net] = {}
         for place, node in enumerate(net.nodes):
-            if node.kind in ("linear", "conv2d", "avg_pool2d", "adaptive_avg_pool2d"):
+            if node.rows is not None:
                 matrix = node.map[1](np.eye(node.size))[0]
                 matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
                 square = np.linalg.eigvalsh(matrix @ matrix.T)[-1]
@@ -101,7 +101,7 @@ def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[
     steps = {}
     for relu in net.relus:
         place = net.nodes[relu].inputs[0]
-        while net.nodes[place].kind == "reshape":
+        while place not in (0, *net.relus) and not net.nodes[place].terms:  # a reshaping
             place = net.nodes[place].inputs[0]
         if place == 0 or place in net.relus:
             continue
