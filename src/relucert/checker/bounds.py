@@ -225,7 +225,7 @@ class Bounds:
         if node.kind in ("scale", "batch_norm"):
             radius = radius * np.max(node.sizes[0](num.numbers(np.ones((1, node.size)))))
         elif node.rows is not None:  # a matrix; ReLUs, shifts, reshapings and sums need no norm
-            claimed = norms.get(str(place))
+            claimed: Any = norms.get(str(place))
             require(type(claimed) is float, f"the spectral norm of node {place} is missing")
             if (place, claimed) not in self.net.norms:
                 self.net.norms[place, claimed] = self._norm(node, claimed)

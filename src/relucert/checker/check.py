@@ -117,9 +117,8 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
 
 def _step(given: Any) -> Step:
     """A step of a certificate: a rule, whether the box counts, and whether radii count."""
-    require(type(given) is list and [type(part) for part in given] == [str, bool, bool], f"{given} is no step")
-    rule, box, radii = given
-    return Step(rule, box, radii)
+    require([type(part) for part in given] == [str, bool, bool], f"{given} is no step")
+    return Step(*given)
 
 
 def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows: Array, executed: str | None) -> None:
