@@ -86,11 +86,12 @@ class Bounds:
     def _affine(self, node: Node) -> tuple[Array, Array, Array, Array]:
         """Intervals of an affine node, from midpoint and reach, and what it costs; a reshaping costs nothing."""
         ends = [(self.low[source], self.high[source]) for source in node.inputs]
-        size = node.sizes[0](*(self.size(source)[None] for source in node.inputs))[0] + node.bias_size
+        sizes = [np.stack([np.maximum(np.abs(low), np.abs(high)), (high - low) / 2]) for low, high in ends]
+        size, reach = node.sizes[0](*sizes)
+        size = size + node.bias_size
         if node.kind == "reshape":
             return *ends[0], size * 0, size * 0
         centre = node.map[0](*((low + high)[None] / 2 for low, high in ends))[0] + node.bias
-        reach = node.sizes[0](*((high - low)[None] / 2 for low, high in ends))[0]
         own = self._execution(node.terms + 4, size)
         cost = own + self.num.charge(node.terms + node.size + 16, size)
         return centre - reach - cost, centre + reach + cost, cost, own

@@ -15,7 +15,7 @@ from relucert.checker.network import Network
 
 #: Rules for the intervals of units and for the margins, from the cheapest to the tightest.
 LEVELS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
-    ((), ("interval", "flat")),
+    ((), ("flat", "interval")),
     (("parallel",), ("parallel", "adaptive", "flat", "interval")),
     (("parallel", "adaptive"), ("adaptive", "flat", "parallel", "interval")),
 )
@@ -82,13 +82,16 @@ def spectral_norms(net: Network) -> dict[str, float]:
 
 
 def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray]:
-    """The steps that prove rows, and which rows are proved."""
+    """The steps that prove rows, and which rows are proved: one step if one proves all, else those that prove further rows."""
     proved, useful = np.zeros(len(rows), dtype=bool), []
     for step in steps:
-        open_ = np.flatnonzero(~proved)
-        if len(open_):
-            proved[open_] = bounds.margins(rows[open_], step) > 0
-            useful += [step] * bool(proved[open_].any())
+        done = bounds.margins(rows, step) > 0
+        if done.all():
+            return [step], done
+        if (done & ~proved).any():
+            proved, useful = proved | done, [*useful, step]
+        if proved.all():
+            break
     return useful, proved
 
 
