@@ -125,7 +125,8 @@ class Bounds:
             )
             if node.rows is not None:  # the matrix, without a product
                 start, rows, bias, cost = node.inputs[0], node.rows(units), node.bias[units], self.own[place][units]
-            below, above = (self._descend(start, sign * rows, step, sign * bias, cost) for sign in (1, -1))
+            below = self._descend(start, rows, step, bias, cost)
+            above = self._descend(start, -rows, step, -bias, cost)
             self.low[place][units] = np.maximum(self.low[place][units], below)
             self.high[place][units] = np.minimum(self.high[place][units], -above)
 
@@ -148,7 +149,7 @@ class Bounds:
                     part = coefficients[source] + part
                     cost = cost + num.charge(1, np.abs(part) @ self.size(source))
                 coefficients[source] = part
-        least = self.ball.minimum(coefficients.get(0, rows[:, :1] * self.ball.x * 0), step.box)
+        least = self.ball.minimum(coefficients[0] if 0 in coefficients else rows[:, :1] * self.ball.x * 0, step.box)
         cost = cost + num.charge(2**20, cost) + num.charge(2 * len(nodes) + 8, size + np.abs(least))
         require((cost < LARGEST**2).all(), "a backward pass leaves the range of numbers")
         return least + low - cost

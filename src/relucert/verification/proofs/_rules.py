@@ -13,11 +13,12 @@ from relucert.checker.ball import Ball
 from relucert.checker.bounds import Bounds, Step
 from relucert.checker.network import Network
 
-#: Rules for the intervals of units and for the margins, from the cheapest to the tightest.
-LEVELS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
-    ((), ("flat", "interval")),
-    (("parallel",), ("parallel", "adaptive", "flat", "interval")),
-    (("parallel", "adaptive"), ("adaptive", "flat", "parallel", "interval")),
+#: Rules for the intervals of units, whether the box counts for them in l1 and l2, and rules for the margins: cheap ones first.
+LEVELS: tuple[tuple[Sequence[str], bool, Sequence[str]], ...] = (
+    ((), False, ("flat", "interval")),
+    (("parallel",), False, ("parallel", "adaptive", "flat", "interval")),
+    (("parallel",), True, ("parallel", "adaptive", "flat", "interval")),
+    (("parallel", "adaptive"), True, ("adaptive", "flat", "parallel", "interval")),
 )
 #: Claims of spectral norms exceed the computed ones by this, so that Cholesky's factors exist.
 _NORM_SLACK = 1e-7
@@ -43,8 +44,10 @@ class StepProof:
 
 def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
     """Proofs of rows of the logits without radii, each with tighter rules than the one before, until all rows are proved."""
-    for inner, final in LEVELS:
-        bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner)
+    for inner, box, final in LEVELS:
+        if inner == ("parallel",) and box and ball.p == math.inf:
+            continue  # the same again: in l_inf the box always counts
+        bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner, box)
         bounds.derive(steps, {})
         useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, False) for rule in final])
         yield StepProof(bounds, steps, useful, proved)
@@ -95,13 +98,13 @@ def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tupl
     return useful, proved
 
 
-def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[Step]]:
+def inner_steps(net: Network, p: float, inner: Sequence[str], box: bool = True) -> dict[str, list[Step]]:
     """The steps by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
 
     In l_inf interval arithmetic is exact up to the first node that mixes entries. In other norms the box is slow: it counts in
     a second pass, for what the first one leaves unstable.
     """
-    steps = {}
+    steps, boxes = {}, (False, True) if box and p < math.inf else (False,)
     for relu in net.relus:
         place = net.nodes[relu].inputs[0]
         while place not in (0, *net.relus) and not net.nodes[place].terms:  # a reshaping
@@ -111,9 +114,7 @@ def inner_steps(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[
         mixing, linear = _before(net, place)
         rules: Sequence[str] = inner if not linear else ("parallel",) if mixing > 1 or not math.isinf(p) else ()
         if rules:
-            steps[str(place)] = [
-                Step(rule, box) for rule in rules for box in ((False,) if math.isinf(p) else (False, True))
-            ]
+            steps[str(place)] = [Step(rule, boxed) for rule in rules for boxed in boxes]
     return steps
 
 
