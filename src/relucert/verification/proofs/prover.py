@@ -1,8 +1,8 @@
 """`Prover`: from verdicts to certificate files, one for each input.
 
 A certificate holds nothing that the verdict's method computed: it is a proof of its own, from the cheapest kind that proves the
-same. ROBUST inputs get steps, with radii if `sdp` or `lipschitz` decided, then trees of branch and bound for the rows that steps
-leave open; VULNERABLE inputs their witness. Before a file is written the checker reads it; what it does not accept becomes an
+same. ROBUST inputs get steps, with radii if `sdp` or `lipschitz` decided, then trees of branch and bound for the rows that
+steps leave open; VULNERABLE inputs their witness. Before a file is written the checker reads it; what it does not accept becomes an
 entry without a certificate, and says why.
 """
 
