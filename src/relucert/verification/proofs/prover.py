@@ -2,8 +2,8 @@
 
 A certificate holds nothing that the verdict's method computed: it is a proof of its own, from the cheapest kind that proves the
 same. ROBUST inputs get steps, with radii if `sdp` or `lipschitz` decided, then trees of branch and bound for the rows that
-steps leave open; VULNERABLE inputs their witness. Before a file is written the checker reads it; what it does not accept becomes an
-entry without a certificate, and says why.
+steps leave open; VULNERABLE inputs their witness. Before a file is written the checker reads it; what it does not accept
+becomes an entry without a certificate, and says why.
 """
 
 from __future__ import annotations
