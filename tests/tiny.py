@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import exact
 from relucert.checker.arithmetic import Outward, Refused
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import Network as CheckedNetwork
 from relucert.checker.network import read
 from relucert.core.ball import Ball
@@ -55,6 +54,13 @@ class _Residual(nn.Module):
 def plain_residual() -> Network:
     """A residual network without batch norm."""
     return Network(randomised(_Residual(), 3).double(), (1, 5, 5)).eval()
+
+
+def normalised() -> Network:
+    """A network with batch norm and two kinds of average pools."""
+    layers: list[nn.Module] = [nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)]
+    layers += [nn.Conv2d(3, 4, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    return Network(randomised(nn.Sequential(*layers), 4).double(), (1, 6, 6)).eval()
 
 
 def points(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,14 +13,14 @@ import torch
 
 import exact
 import relucert as rc
-from relucert.checker.arithmetic import Outward, Rational
+from relucert.checker.arithmetic import Outward, Rational, Refused
 from relucert.checker.ball import Ball
-from relucert.checker.bounds import RULES, Bounds
+from relucert.checker.bounds import RULES, Bounds, Step
 from relucert.checker.network import read
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
-from relucert.verification.proofs._rules import inner_rules
-from tiny import BOX, plain_residual, plane_network, points
+from relucert.verification.proofs._rules import inner_steps, spectral_norms
+from tiny import BOX, normalised, plain_residual, plane_network, points
 from zoo import inputs, network
 
 
@@ -34,14 +35,15 @@ def bounds(
         num,
         None if num.exact else known.dtype,
     )
-    found.derive(inner_rules(known, p, inner))
+    found.derive(inner_steps(known, p, inner), {})
     return found
 
 
-@pytest.mark.parametrize("name", ["fc deep", "fc1", "cnn", "cnn colour", "residual"])
+@pytest.mark.parametrize("name", ["fc deep", "fc1", "cnn", "cnn colour", "residual", "leaky", "normalised"])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_no_sampled_input_leaves_an_interval_or_a_margin(name: str, p: float, tmp_path: Path) -> None:
-    net = plain_residual() if name == "residual" else network(name)
+    made = {"residual": plain_residual, "normalised": normalised}
+    net = made[name]() if name in made else network(name)
     x = inputs(net, 1)
     eps = {1.0: 0.8, 2.0: 0.4, math.inf: 0.1}[p]
     found = bounds(net, x, p, eps, tmp_path, Outward(), ("parallel", "adaptive"))
@@ -49,16 +51,17 @@ def test_no_sampled_input_leaves_an_interval_or_a_margin(name: str, p: float, tm
     seen = [inside]
     for place, node in enumerate(found.net.nodes[1:], 1):
         given = [seen[source] for source in node.inputs]
-        bias = 0 if node.bias is None else node.bias
         seen.append(
-            np.where(given[0] > 0, given[0], node.leak * given[0]) if node.kind == "relu" else node.apply(*given) + bias
+            np.where(given[0] > 0, given[0], node.leak * given[0])
+            if node.kind == "relu"
+            else node.map[0](*given) + node.bias
         )
         assert (seen[-1] >= found.low[place] - 1e-9).all()
         assert (seen[-1] <= found.high[place] + 1e-9).all()
     rows = np.eye(3)[:1] - np.eye(3)[1:]
     for rule in RULES:
-        assert (seen[-1] @ rows.T >= found.margins(rows, rule) - 1e-9).all()
-    margins = np.max([found.margins(rows, rule) for rule in RULES], 0)
+        assert (seen[-1] @ rows.T >= found.margins(rows, Step(rule)) - 1e-9).all()
+    margins = np.max([found.margins(rows, Step(rule)) for rule in RULES], 0)
     y = torch.zeros(1, dtype=torch.long)
     known = rc.certify(net, x, y, rc.Ball(p, eps), "crown", batch=1)
     if str(known.verdict[0]) != "misclassified":
@@ -78,7 +81,7 @@ def test_margins_are_below_the_exact_ones(num: Outward, p: float, tmp_path: Path
                 found = bounds(net, x, p, eps, tmp_path, num, ("parallel",))
                 truth = exact.least_margin(net, x, y, p, eps, BOX)
                 for rule in RULES:
-                    least = min(found.margins(rows, rule))
+                    least = min(found.margins(rows, Step(rule)))
                     assert Fraction(least) <= truth
                     assert not num.exact or isinstance(least, Fraction)
 
@@ -103,8 +106,72 @@ def test_single_precision_costs_more(tmp_path: Path) -> None:
     for executed in (None, "float64", "float32"):
         centre = x.flatten().numpy()
         found = Bounds(known, Ball.of(num, 2, 0.1, centre, np.zeros(len(centre)), np.ones(len(centre))), num, executed)
-        found.derive(inner_rules(known, 2, ("parallel",)))
-        ends.append(found.margins(rows, "parallel"))
+        found.derive(inner_steps(known, 2, ("parallel",)), {})
+        ends.append(found.margins(rows, Step("parallel")))
     assert (ends[0] > ends[1]).all()
     assert (ends[1] > ends[2]).all()
     np.testing.assert_allclose(ends[0], ends[2], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["fc deep", "cnn", "residual", "leaky", "normalised"])
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_no_sampled_input_leaves_a_radius_or_a_margin_over_balls(name: str, p: float, tmp_path: Path) -> None:
+    made = {"residual": plain_residual, "normalised": normalised}
+    net = made[name]() if name in made else network(name)
+    x, eps = inputs(net, 1), {1.0: 0.3, 2.0: 0.2, math.inf: 0.05}[p]
+    save(net, tmp_path / "net.safetensors")
+    known, centre, num = read(tmp_path / "net.safetensors", Outward()), x.flatten().numpy(), Outward()
+    ball = Ball.of(num, p, eps, centre, np.zeros(len(centre)), np.ones(len(centre)))
+    found = Bounds(known, ball, num, "float64")
+    found.derive(inner_steps(known, p, ("parallel",)), spectral_norms(known))
+    seen = [rc.Ball(p, eps).sample(x, torch.Generator().manual_seed(0), 300)[0].flatten(1).numpy()]
+    for place, node in enumerate(known.nodes[1:], 1):
+        value = node.map[0](*(seen[source] for source in node.inputs)) + node.bias
+        seen.append(np.maximum(value, node.leak * value) if node.kind == "relu" else value)
+        moved = np.linalg.norm(seen[-1] - found.centre[place], axis=1)
+        assert (moved <= found.radius[place] + 1e-12).all()
+        if node.kind == "linear":
+            assert (
+                found.radius[place]
+                <= np.linalg.norm(node.rows(np.arange(node.size)), 2) * found.radius[place - 1] * 1.001
+            )
+    rows = np.eye(3)[:1] - np.eye(3)[1:]
+    for rule in RULES:
+        with_radii = found.margins(rows, Step(rule, radii=True))
+        assert (seen[-1] @ rows.T >= with_radii - 1e-9).all()
+        assert (with_radii >= found.margins(rows, Step(rule))).all()
+
+
+def test_a_small_spectral_norm_is_refused(tmp_path: Path) -> None:
+    save(network("cnn"), tmp_path / "net.safetensors")
+    for num in (Outward(), Rational()):
+        net = read(tmp_path / "net.safetensors", num)
+        for place, norm in spectral_norms(read(tmp_path / "net.safetensors", Outward())).items():
+            bounds = Bounds(net, Ball.of(num, 2, 0.1, np.zeros(64), np.zeros(64), np.ones(64)), num, None)
+            node = net.nodes[int(place)]
+            if num.exact and node.size > 20:
+                continue
+            assert norm * (1 - 1e-9) <= float(bounds._norm(node, norm)) <= norm * (1 + 1e-4)
+            for wrong in (norm * 0.999, 0.0, -0.5 * norm, math.nan):
+                with pytest.raises(Refused):
+                    bounds._norm(node, wrong)
+
+
+def test_balls_prove_what_boxes_do_not() -> None:
+    """relu(z) - relu(-z) pairs of rotated units: over a ball the sum of 32 such terms moves by its length, not by its parts."""
+    draw, num, n = np.random.default_rng(0), Outward(), 32
+    turned = np.linalg.qr(draw.normal(size=(n, n)))[0]
+    first, last = torch.nn.Linear(n, n, dtype=torch.float64), torch.nn.Linear(n, 2, dtype=torch.float64)
+    first.weight.data, first.bias.data = torch.from_numpy(turned), torch.zeros(n, dtype=torch.float64)
+    last.weight.data, last.bias.data = torch.zeros(2, n).double(), torch.tensor([1.02, 0.0]).double()
+    last.weight.data[0] = -1 / math.sqrt(n)
+    with tempfile.TemporaryDirectory() as folder:
+        save(Network(torch.nn.Sequential(first, torch.nn.ReLU(), last), (n,)).eval(), Path(folder) / "net.safetensors")
+        net = read(Path(folder) / "net.safetensors", num)
+    free = np.full(n, math.inf)
+    for eps, proved in ((1.0, True), (1.03, False)):
+        bounds = Bounds(net, Ball.of(num, 2, eps, np.zeros(n), -free, free), num, None)
+        bounds.derive({}, spectral_norms(net))
+        rows = np.array([[1.0, -1.0]])
+        assert (bounds.margins(rows, Step("interval", radii=True)) > 0).all() == proved
+        assert not (bounds.margins(rows, Step("interval")) > 0).any()

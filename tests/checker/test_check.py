@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,8 +14,7 @@ import torch
 from torch import nn
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
-from relucert.checker.certificate import Certificate, digest
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check, digest
 from relucert.checker.network import read
 from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
@@ -37,7 +37,8 @@ def by_rule(path: Path, p: float | str, eps: float, rule: str) -> Certificate:
     x = np.array([0.5, 0.5])
     header = {
         "verdict": "robust", "network": read(path, Outward()).digest, "point": digest(x, 0), "label": 0, "rivals": [1],
-        "p": p, "eps": eps, "arithmetic": "real", "rules": {}, "final": [rule], "trees": [],
+        "p": str(p), "eps": eps, "arithmetic": "real", "steps": {}, "norms": {}, "final": [[rule, True, False]], "trees": [],
+        "radii": False,
     }  # fmt: skip
     return Certificate(header, {"x": x, "lower": np.array(-np.inf), "upper": np.array(np.inf)})
 
@@ -59,7 +60,7 @@ def test_margins_are_those_that_are_computed_by_hand(
     path = by_hand(tmp_path)
     net = read(path, num)
     below, above = float(largest * Fraction(999, 1000)), float(largest * Fraction(1001, 1000))
-    assert check(by_rule(path, p, below, "parallel"), net, num) == "robust (real)"
+    assert check(by_rule(path, p, below, "parallel"), net, num) == "robust (real, box -inf to inf)"
     with pytest.raises(Refused, match="not proved that class 0 stays ahead of \\[1\\]"):
         check(by_rule(path, p, above, "parallel"), net, num)
 
@@ -85,14 +86,16 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
         ({"label": 2}, "no such class"),
         ({"rivals": []}, "no such class"),
         ({"rivals": [0]}, "rivals"),
-        ({"p": 3}, "norm"),
+        ({"p": "3"}, "norm"),
+        ({"p": 2}, "p is missing"),
         ({"eps": -0.1}, "eps"),
         ({"eps": math.nan}, "eps"),
         ({"arithmetic": "float16"}, "executed"),
-        ({"final": ["guess"]}, "no rule"),
+        ({"final": [["guess", True, False]]}, "no rule"),
+        ({"final": ["parallel"]}, "no step"),
         ({"final": []}, "not proved"),
         ({"trees": [0]}, "tree is missing"),
-        ({"verdict": "none", "reason": "why"}, "no certificate: why"),
+        ({"verdict": "none", "reason": "why"}, "no verdict .none."),
         ({"eps": None}, "eps is missing"),
     ],
 )
@@ -115,6 +118,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
                 exactly = radius(net, x[0], int(net.predict(x)[0]), p)
                 folder = tmp_path_factory.mktemp(f"proofs-{seed}-{place}-{p:g}")
                 found.append(written(net, claimed(net, x, p, 0.97 * exactly), folder))
+            over_balls = replace(claimed(net, x, 2, 0.2 * exactly), method="lipschitz")
+            found.append(written(net, over_balls, tmp_path_factory.mktemp(f"norms-{seed}-{place}")))
     return found
 
 
@@ -122,6 +127,7 @@ def test_radii_just_below_the_exact_ones_are_proved(certificates: list[Written])
     verdicts = [one.certificate.header for one in certificates]
     assert all(header["verdict"] == "robust" for header in verdicts), [header.get("reason") for header in verdicts]
     assert sum(bool(header["trees"]) for header in verdicts) >= 5
+    assert sum(bool(header["norms"]) for header in verdicts) >= 3
     assert max(len(one.certificate.arrays.get("tree", [])) for one in certificates) > 10
     assert all(holds(one.net, one.certificate) for one in certificates)
 
@@ -136,7 +142,7 @@ def test_in_rational_numbers_certificates_hold_as_well(certificates: list[Writte
 def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
     """A certificate with one field changed at random."""
     header, arrays = copy.deepcopy(given.header), {name: value.copy() for name, value in given.arrays.items()}
-    kind = draw.integers(12)
+    kind = draw.integers(13)
     name = draw.choice(list(arrays))
     value = arrays[name]
     if kind < 6 and value.size:
@@ -155,16 +161,20 @@ def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
     elif kind == 7:
         header["eps"] *= float(draw.choice([1.001, 1.05, 2.0, 0.5, -1.0, math.inf]))
     elif kind == 8:
-        header["p"] = draw.choice(["inf", 1, 2]) if draw.integers(2) else 2.0
-        header["p"] = header["p"] if header["p"] == "inf" else float(header["p"])
+        header["p"] = str(draw.choice(["inf", "1", "2", "nan"]))
     elif kind == 9:
         header["label"] = int(draw.integers(3))
         header["rivals"] = [int(rival) for rival in draw.integers(3, size=2)]
         header["point"] = digest(arrays["x"], header["label"])
     elif kind == 10:
-        header["rules"] = {str(draw.integers(6)): [str(draw.choice(["flat", "parallel", "interval", "adaptive"]))]}
+        rule = str(draw.choice(["flat", "parallel", "interval", "adaptive"]))
+        header["steps"] = {str(draw.integers(6)): [[rule, bool(draw.integers(2)), bool(draw.integers(2))]]}
+    elif kind == 11 and header.get("norms"):
+        place = str(draw.choice(list(header["norms"])))
+        header["norms"][place] *= float(draw.choice([0.5, 0.999, 1.001, 2.0, -1.0, math.nan, math.inf]))
+        header["eps"] *= float(draw.choice([1.0, 1.5, 4.0]))
     else:
-        field = str(draw.choice(["network", "point", "final", "trees", "rules", "arithmetic", "verdict"]))
+        field = str(draw.choice(["network", "point", "final", "trees", "steps", "norms", "arithmetic", "verdict"]))
         header[field] = draw.choice(["robust", "vulnerable", "real", "0" * 64]) if draw.integers(2) else []
     return Certificate(header, arrays)
 
@@ -218,7 +228,7 @@ def test_witnesses_are_replayed_exactly(tmp_path: Path, p: float) -> None:
         object.__setattr__(claim, "witness", witness)
         one = written(net, claim, tmp_path)
         certificate = one.certificate
-        assert outcome(certificate, one.known) in ("vulnerable (float64)", "vulnerable (real)")
+        assert outcome(certificate, one.known) in ("vulnerable (float64, box 0 to 1)", "vulnerable (real, box 0 to 1)")
         for header, arrays in (
             ({"eps": eps * (1 - 1e-6)}, {}),
             ({}, {"witness": x[place].numpy()}),

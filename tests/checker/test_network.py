@@ -7,18 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
 from relucert.checker.network import Network, read
 from relucert.networks.checkpoints import digest, save
-from tiny import plain_residual
+from relucert.networks.network import Network as Traced
+from tiny import normalised, plain_residual
 from zoo import inputs, network
 
-KNOWN = ("linear", "fc", "fc deep", "fc1", "cnn", "cnn colour", "residual", "zero bias")
+KNOWN = ("linear", "fc", "fc deep", "fc1", "cnn", "cnn colour", "residual", "zero bias", "leaky", "normalised")
 
 
 def named(name: str) -> torch.nn.Module:
-    return plain_residual() if name == "residual" else network(name)
+    made = {"residual": plain_residual, "normalised": normalised}
+    return made[name]() if name in made else network(name)
 
 
 def values(net: Network, x: np.ndarray) -> np.ndarray:
@@ -28,7 +31,7 @@ def values(net: Network, x: np.ndarray) -> np.ndarray:
         if node.kind == "relu":
             found.append(np.where(given[0] > 0, given[0], node.leak * given[0]))
         else:
-            found.append(node.apply(*given) + (0 if node.bias is None else node.bias))
+            found.append(node.map[0](*given) + node.bias)
     return found[-1]
 
 
@@ -53,20 +56,12 @@ def test_adjoints_sizes_and_windows(name: str, tmp_path: Path) -> None:
             continue
         given = [draw.normal(size=(2, net.nodes[source].size)) for source in node.inputs]
         rows = draw.normal(size=(2, node.size))
-        across = sum((a * b).sum(1) for a, b in zip(given, node.back(rows), strict=True))
-        np.testing.assert_allclose((node.apply(*given) * rows).sum(1), across, rtol=1e-9)
-        sizes = node.apply(*(np.abs(part) for part in given), absolute=True)
-        assert (np.abs(node.apply(*given)) <= sizes * (1 + 1e-12)).all()
-        if node.window is not None:
-            units = np.arange(node.size)
-            reached, weights = node.window(units)
-            dense = np.zeros((node.size, net.nodes[node.inputs[0]].size))
-            np.add.at(
-                dense,
-                (units[:, None].repeat(reached.shape[1], 1)[reached >= 0], reached[reached >= 0]),
-                weights[reached >= 0],
-            )
-            np.testing.assert_array_equal(dense, node.back(np.eye(node.size))[0])
+        across = sum((a * b).sum(1) for a, b in zip(given, node.map[1](rows), strict=True))
+        np.testing.assert_allclose((node.map[0](*given) * rows).sum(1), across, rtol=1e-9)
+        sizes = node.sizes[0](*(np.abs(part) for part in given))
+        assert (np.abs(node.map[0](*given)) <= sizes * (1 + 1e-12)).all()
+        if node.rows is not None:
+            np.testing.assert_array_equal(node.rows(np.arange(node.size)), node.map[1](np.eye(node.size))[0])
 
 
 def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
@@ -74,16 +69,25 @@ def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
     near, exactly = (read(tmp_path / "net.safetensors", num) for num in (Outward(), Rational()))
     assert near.dtype == "float32"
     for a, b in zip(near.nodes, exactly.nodes, strict=True):
-        if a.matrix is not None and b.matrix is not None:
-            assert (a.matrix == b.matrix.astype(float)).all()
-            assert all(float(value) == value for value in b.matrix.ravel())
+        if a.rows is not None and b.rows is not None:
+            units = np.arange(a.size)
+            assert (a.rows(units) == b.rows(units).astype(float)).all()
+            assert all(float(value) == value for value in b.rows(units).ravel())
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("max pool", "max_pool2d"), ("grouped", "pad"), ("transposed", "conv_transpose2d"), ("residual", "batch_norm")],
+    [("max pool", "max_pool2d"), ("grouped", "pad"), ("transposed", "conv_transpose2d")],
 )
 def test_other_layers_are_refused_by_name(name: str, kind: str, tmp_path: Path) -> None:
     save(network(name), tmp_path / "net.safetensors")
     with pytest.raises(Refused, match=kind):
+        read(tmp_path / "net.safetensors", Outward())
+
+
+def test_average_pools_of_uneven_windows_are_refused(tmp_path: Path) -> None:
+    """From 5 entries to 2 windows have 3 entries and overlap, which 5 // 2 would not show."""
+    layers = nn.Sequential(nn.Conv2d(1, 2, 1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(8, 2))
+    save(Traced(layers, (1, 5, 5)).eval(), tmp_path / "net.safetensors")
+    with pytest.raises(Refused, match="uneven"):
         read(tmp_path / "net.safetensors", Outward())

@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from relucert.checker.arithmetic import Outward, Rational, Refused
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import read
 
 
@@ -20,26 +19,26 @@ def run(folder: Path, network: Path, exact: bool = False, json: bool = False) ->
 
     Returns 0 if all are CHECKED, 1 if one is not, 2 if nothing can be checked.
     """
-    num = Rational() if exact else Outward()
+    num, counts, started = Rational() if exact else Outward(), Counter[str](), time.monotonic()
     try:
         net = read(network, num)
-    except (Refused, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever the file is
         print(f"relucert: error: {network} cannot be read: {error}", file=sys.stderr)
         return 2
-    paths, counts, started = sorted(folder.glob("*.npz")), Counter[str](), time.monotonic()
-    for path in paths:
-        header = {}
+    for path in sorted(folder.glob("*.npz")):
+        header, word = {}, "NOT CHECKED"
         try:
             certificate = Certificate.read(path)
             header = certificate.header
             if header.get("verdict") == "none":
                 word, text = "NO CERTIFICATE", str(header.get("reason"))
             else:
-                word, text = "CHECKED", check(certificate, net, num)
+                text = check(certificate, net, num)
+                word = "CHECKED"
         except Refused as error:
-            word, text = "NOT CHECKED", str(error)
+            text = str(error)
         except Exception as error:  # a damaged certificate may break anything, and must break nothing else
-            word, text = "NOT CHECKED", f"the certificate makes no sense: {type(error).__name__}: {error}"
+            text = f"the certificate makes no sense: {type(error).__name__}: {error}"
         counts[word] += 1
         if json:
             claim = {name: header.get(name) for name in ("p", "eps", "label", "point")}
@@ -47,27 +46,20 @@ def run(folder: Path, network: Path, exact: bool = False, json: bool = False) ->
             continue
         ball = f"l_{header.get('p')} {header.get('eps')}, class {header.get('label')}, input {str(header.get('point'))[:12]}"
         print(f"{path.name}: {word}: {text}; {ball}", flush=True)
-    words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
+    words = ", ".join(f"{count} {word}" for word, count in counts.most_common()) or "nothing to check"
     seconds = time.monotonic() - started
     if json:
         print(json_format.dumps({"summary": dict(counts) | {"network": net.digest, "seconds": seconds}}))
     else:
-        print(f"{len(paths)} files: {words or 'nothing to check'}; network {net.digest[:12]}, {seconds:.1f} s")
-    return 1 if counts["NOT CHECKED"] else 0 if paths else 2
+        print(f"{counts.total()} files: {words}; network {net.digest[:12]}, {seconds:.1f} s")
+    return 1 if counts["NOT CHECKED"] else 0 if counts else 2
 
 
-def main() -> int:
-    """Parse the arguments and run."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="relucert.checker", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--exact", action="store_true", help="rational numbers instead of float64: for small networks")
-    parser.add_argument(
-        "--json", action="store_true", help="a line of JSON for every certificate and one for the summary"
-    )
+    parser.add_argument("--json", action="store_true", help="JSON, a line for every certificate and one for the summary")
     given = parser.parse_args()
-    return run(given.folder, given.network, given.exact, given.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(given.folder, given.network, given.exact, given.json))

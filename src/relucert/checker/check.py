@@ -1,144 +1,183 @@
-"""Is a certificate a proof? `check` re-derives what it claims, and says what that is, or raises `Refused`."""
+"""Is a certificate a proof? `check` re-derives what it claims, and says what that is, or raises `Refused`.
+
+A certificate is an npz archive without pickles, whose `header` is JSON; docs/proofs.md has the fields. Splits are binary trees
+in preorder: a unit, then the tree where it is active, then the tree where it is inactive; -1 is a leaf. Every such sequence
+covers all inputs, since a unit is active or inactive.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from relucert.checker.arithmetic import Array, Outward, Rational, Refused, require
 from relucert.checker.ball import Ball
-from relucert.checker.bounds import Bounds, Relax
-from relucert.checker.certificate import Certificate, digest, leaves
+from relucert.checker.bounds import Bounds, Piece, Step
 from relucert.checker.network import Network
 
-_TOGETHER = 64  # leaves that go through one backward pass
+FORMAT, VERSION = "relucert-proof", 2
+#: Types of the fields of the header, and kinds of the dtypes of arrays.
+KINDS: dict[str, Any] = dict.fromkeys(("verdict", "network", "point", "arithmetic", "p"), str)
+KINDS |= dict.fromkeys(("rivals", "final", "trees"), list) | {"steps": dict, "norms": dict, "label": int, "eps": float}
+KINDS |= dict.fromkeys(("x", "lower", "upper", "witness", "betas"), "f") | {"tree": "i", "units": "i", "radii": bool}
+KINDS |= {"slopes": "uf", "uppers": "uf"}
+_TOGETHER, _LARGEST = 64, 1e12  # leaves that go through one backward pass; the largest slope or multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """The fields of the header, and the arrays by name."""
+
+    header: dict[str, Any]
+    arrays: dict[str, Array]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Certificate:
+        """The contents of a file; a file that is none is refused."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(arrays.pop("header").tobytes())
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise Refused(f"the file cannot be read: {error}") from error
+        kind = [header.get(name) for name in ("format", "version")] if isinstance(header, dict) else header
+        require(kind == [FORMAT, VERSION], f"the file is {kind}, and not {[FORMAT, VERSION]}")
+        return cls(header, arrays)
+
+    def get(self, name: str) -> Any:
+        """A field of the header or an array, which must be there and of its kind."""
+        value, kind = self.arrays.get(name, self.header.get(name)), KINDS[name]
+        fits = type(value) is kind
+        if type(kind) is str:
+            fits = isinstance(value, np.ndarray) and value.dtype.kind in kind and value.dtype.itemsize <= 8
+        require(fits, f"{name} is missing or of the wrong kind")
+        return value
+
+
+def digest(x: Array, label: int) -> str:
+    """The hash of an input with its dtype, shape and label: the `content` of its record."""
+    about = json.dumps([x.dtype.str, list(x.shape), label], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(about.encode() + x.tobytes()).hexdigest()
+
+
+def leaves(tree: Array, start: int) -> tuple[list[list[tuple[int, int]]], int]:
+    """The leaves of the tree that starts at a position, as lists of (unit, sign), and the position behind the tree."""
+    found, waiting = [], [[]]  # type: ignore[var-annotated]
+    while waiting:
+        require(start < len(tree), "a tree of splits ends early: a side of a split is missing")
+        splits, unit, start = waiting.pop(), int(tree[start]), start + 1
+        require(unit >= -1 and all(unit != other for other, _ in splits), f"unit {unit} is none, or is split twice")
+        if unit < 0:
+            found.append(splits)
+        else:
+            waiting += [[*splits, (unit, -1)], [*splits, (unit, 1)]]
+    return found, start
 
 
 def check(certificate: Certificate, net: Network, num: Outward) -> str:
     """What is proved, in words."""
-    verdict = certificate.field("verdict", str)
-    if verdict == "none":
-        raise Refused(f"no certificate: {certificate.field('reason', str)}")
-    require(certificate.field("network", str) == net.digest, "the certificate is about another network")
-    label, rivals = certificate.field("label", int), certificate.field("rivals", list)
-    classes, size = net.nodes[-1].size, net.nodes[0].size
+    get, classes = certificate.get, net.nodes[-1].size
+    verdict, label, rivals, x, arithmetic = (get(name) for name in ("verdict", "label", "rivals", "x", "arithmetic"))
     others = [rival for rival in range(classes) if rival != label]
+    require(get("network") == net.digest, "the certificate is about another network")
     require(0 <= label < classes and rivals, "there is no such class")
     require(all(type(rival) is int and rival in others for rival in rivals), "rivals must be other classes")
-    given = certificate.array("x")
-    require(given.dtype.name == net.dtype and given.shape == net.nodes[0].shape, "the input does not fit the network")
-    require(
-        certificate.field("point", str) == digest(given, label), "the input is not the one that the certificate names"
-    )
-    x = given.ravel()
-    arithmetic = certificate.field("arithmetic", str)
+    require(x.dtype.name == net.dtype and x.shape == net.nodes[0].shape, "the input does not fit the network")
+    require(get("point") == digest(x, label), "the input is not the one that the certificate names")
     require(arithmetic in ("real", net.dtype), f"the network is not executed in {arithmetic}")
     executed = None if arithmetic == "real" else arithmetic
-    sides = [np.broadcast_to(certificate.array(name), (size,)).astype(np.float64) for name in ("lower", "upper")]
-    p = math.inf if certificate.header.get("p") == "inf" else float(certificate.field("p", (int, float)))
-    ball = Ball.of(num, p, float(certificate.field("eps", (int, float))), x, *sides)
-    rows = num.numbers(np.zeros((len(rivals), classes)))
-    rows[:, label], rows[np.arange(len(rivals)), rivals] = num.numbers([1.0])[0], num.numbers([-1.0])[0]
+    low, high = (np.broadcast_to(get(name), x.size).astype(float) for name in ("lower", "upper"))
+    ball = Ball.of(num, float(get("p")), get("eps"), x.ravel(), low, high)
+    rows = num.numbers(np.eye(classes)[[label] * len(rivals)] - np.eye(classes)[rivals])
+    sides = [f"{side[0]:g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
     about = "" if set(rivals) == set(others) else f" against {sorted(rivals)}"
+    about += f" ({arithmetic}, box {' to '.join(sides)})"
     if verdict == "vulnerable":
-        _witness(certificate, net, ball, -rows, executed)
-        return f"vulnerable{about} ({arithmetic})"
+        _witness(get("witness"), net, ball, (low, high), -rows, executed)
+        return f"vulnerable{about}"
     require(verdict == "robust", f"there is no verdict {verdict!r}")
-    bounds = Bounds(net, ball, num, executed)
-    bounds.derive(certificate.field("rules", dict))
-    proved = np.zeros(len(rivals), dtype=bool)
-    for rule in certificate.field("final", list):
-        open_ = np.flatnonzero(~proved)
-        if len(open_):
-            proved[open_] = bounds.margins(rows[open_], rule) > 0
-    _trees(certificate, bounds, rows, proved)
+    bounds, proved = Bounds(net, ball, num, executed), np.zeros(len(rivals), dtype=bool)
+    bounds.derive({place: [_step(step) for step in some] for place, some in get("steps").items()}, get("norms"))
+    for step in get("final"):
+        if not proved.all():
+            proved[~proved] = bounds.margins(rows[~proved], _step(step)) > 0
+    if get("trees"):
+        _trees(certificate, bounds, rows, proved)
     missing = [rival for rival, done in zip(rivals, proved, strict=True) if not done]
     require(not missing, f"it is not proved that class {label} stays ahead of {missing}")
-    return f"robust{about} ({arithmetic})"
+    return f"robust{about}"
 
 
-def _witness(certificate: Certificate, net: Network, ball: Ball, rows: Array, executed: str | None) -> None:
-    """Replay a witness: it lies in ball and box, and some rival is ahead there by more than rounding."""
-    witness = certificate.array("witness", net.nodes[0].size)
-    require(witness.dtype.name == net.dtype and np.isfinite(witness).all(), "the witness is no input of the network")
-    low, high = (np.broadcast_to(certificate.array(name), witness.shape) for name in ("lower", "upper"))
-    require((low <= witness).all() and (witness <= high).all(), "the witness lies outside the box")
-    require(ball.contains(witness, Rational()), "the witness lies outside the ball")
-    free = np.full(witness.shape, math.inf)
-    at = Bounds(net, Ball.of(ball.num, math.inf, 0.0, witness, -free, free), ball.num, executed)
-    at.derive({})
-    require((at.margins(rows, "parallel") > 0).any(), "the witness does not change the class by more than rounding")
+def _step(given: Any) -> Step:
+    """A step of a certificate: a rule, whether the box counts, and whether radii count."""
+    require([type(part) for part in given] == [str, bool, bool], f"{given} is no step")
+    return Step(*given)
+
+
+def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows: Array, executed: str | None) -> None:
+    """Replay a witness: it lies in ball and box, decided exactly, and some rival is ahead there by more than rounding."""
+    require(z.dtype.name == net.dtype and z.shape == ball.x.shape, "the witness is no input of the network")
+    require((box[0] <= z).all() and (z <= box[1]).all(), "the witness lies outside the box")
+    exact, free = Rational(), np.full(z.shape, math.inf)
+    d, eps = exact.numbers(z) - exact.numbers(ball.x), exact.numbers([ball.eps])[0]
+    length = np.sum(d * d) if ball.p == 2 else np.sum(np.abs(d)) if ball.p == 1 else np.max(np.abs(d))
+    require(length <= (eps * eps if ball.p == 2 else eps), "the witness lies outside the ball")
+    at = Bounds(net, Ball.of(ball.num, math.inf, 0.0, z, -free, free), ball.num, executed)
+    at.derive({}, {})
+    require(
+        (at.margins(rows, Step("parallel")) > 0).any(), "the witness does not change the class by more than rounding"
+    )
 
 
 def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array) -> None:
-    """Prove rows by trees of splits: all leaves of the tree of a row must have a positive bound."""
-    chosen = certificate.field("trees", list)
-    if not chosen:
-        return
-    tree, place, first, spent = certificate.array("tree"), 0, 0, 0
-    units, slopes, betas = certificate.array("units"), certificate.array("slopes"), certificate.array("betas")
-    require(np.isfinite(slopes).all(), "slopes must be numbers")
-    require(np.isfinite(betas).all() and (betas >= 0).all(), "multipliers of splits must not be negative")
-    require(
-        units.ndim == betas.ndim == tree.ndim == 1 and slopes.ndim == 2, "arrays of the trees have the wrong shapes"
-    )
-    require(slopes.shape[1] == len(units), "slopes must be given for every leaf and every one of the units")
-    total = sum(bounds.net.nodes[at].size for at in bounds.net.relus)
-    require(((units >= 0) & (units < total)).all(), "there is no such unit")
+    """Prove rows by trees of splits: every leaf of the tree of a row must have a positive bound."""
+    chosen, tree, units, betas, radii = (certificate.get(name) for name in ("trees", "tree", "units", "betas", "radii"))
+    lines = [certificate.get(name) for name in ("slopes", "uppers") if name in certificate.arrays]
+    total, place, first, spent = sum(bounds.net.nodes[at].size for at in bounds.net.relus), 0, 0, 0
+    require(tree.ndim == units.ndim == betas.ndim == 1 and (tree < total).all(), "the trees have wrong shapes or units")
+    require(((units >= 0) & (units < total)).all(), "slopes are given for a unit that is none")
+    require(all(part.ndim == 2 and part.shape[1] == len(units) for part in lines), "slopes have the wrong shape")
+    require(all((np.abs(part) < _LARGEST).all() for part in (*lines, betas)), "slopes and multipliers must be numbers")
     for row in chosen:
         require(type(row) is int and 0 <= row < len(rows), "a tree is about no row of the property")
         every, place = leaves(tree, place)
-        require(all(unit < total for splits in every for unit, _ in splits), "there is no such unit")
-        ends = np.cumsum([spent] + [len(splits) for splits in every])
-        require(ends[-1] <= len(betas) and first + len(every) <= len(slopes), "slopes or multipliers are missing")
         for start in range(0, len(every), _TOGETHER):
-            some = range(start, min(start + _TOGETHER, len(every)))
-            signs, push = (bounds.num.numbers(np.zeros((len(some), total))) for _ in range(2))
-            for place_, leaf in enumerate(some):
-                for (unit, sign), beta in zip(every[leaf], betas[ends[leaf] : ends[leaf + 1]], strict=True):
-                    signs[place_, unit], push[place_, unit] = sign, sign * bounds.num.numbers([beta])[0]
-            given = slopes[first + start : first + some.stop].astype(np.float64)
-            given = bounds.num.numbers(given / 255 if slopes.dtype.kind == "u" else given)
-            relax = _split(bounds, signs, push, (units, given))
-            found = bounds.descend(len(bounds.net.nodes) - 1, np.repeat(rows[row : row + 1], len(some), 0), relax)
-            failed = np.flatnonzero(~(bounds.least(found) > 0))
-            if len(failed):
-                raise Refused(f"leaf {start + int(failed[0])} of the tree against rival {row} is not proved")
-        first, spent = first + len(every), int(ends[-1])
+            some = every[start : start + _TOGETHER]
+            last, end = first + len(some), spent + sum(len(splits) for splits in some)
+            require(all(last <= len(part) for part in lines) and end <= len(betas), "slopes or multipliers are missing")
+            pieces = _pieces(bounds, some, betas[spent:end], units, [part[first:last] for part in lines])
+            margins = bounds.margins(np.tile(rows[row], (len(some), 1)), Step("adaptive", True, radii, pieces))
+            failed = np.flatnonzero(~(margins > 0))
+            require(not len(failed), f"leaf {start + failed[:1]} of the tree of row {row} is not proved")
+            first, spent = last, end
         proved[row] = True
-    require((place, first, spent) == (len(tree), len(slopes), len(betas)), "trees, slopes or multipliers are left over")
+    require(place == len(tree), "something is left over behind the trees")
 
 
-def _split(bounds: Bounds, signs: Array, push: Array, slopes: tuple[Array, Array]) -> Relax:
-    """The relaxation where units are split, active (1) or inactive (-1), one row for each leaf.
-
-    A split unit is linear on its side, where sign z >= 0: for every multiplier beta >= 0 the functional may lose beta sign z.
-    """
-    first, begin = {}, 0
-    for at in bounds.net.relus:
-        first[at] = begin
-        begin += bounds.net.nodes[at].size
-
-    def relax(at: int, units: Any, a: Array) -> tuple[Array, Array, Array, Any]:
-        lines, here = bounds.lines[at], slice(first[at], first[at] + bounds.net.nodes[at].size)
-        sign, pushed = signs[:, here], push[:, here]
-        below = np.repeat(bounds.slopes(at, "adaptive")[None], len(a), 0)
-        known = np.flatnonzero((slopes[0] >= first[at]) & (slopes[0] < here.stop))
-        where = slopes[0][known] - first[at]
-        given = np.minimum(np.maximum(slopes[1][:, known], lines.leak), lines.leak * 0 + 1)
-        below[:, where] = np.where(lines.unstable[where], given, below[:, where])
-        side = np.where(sign > 0, lines.leak * 0 + 1, lines.leak)
-        below = np.where(sign != 0, side, below)
-        above = np.where(sign != 0, side, lines.slope)
-        positive = np.maximum(a, 0)
-        negative = a - positive
-        low = np.sum(negative * np.where(sign != 0, lines.leak * 0, lines.offset), axis=1)
-        lost: Any = 0
-        if not bounds.num.exact:
-            reach = bounds.size(bounds.net.nodes[at].inputs[0])
-            lost = bounds.num.gamma(4) * ((np.where(sign != 0, np.abs(a), 0.0) + np.abs(pushed)) @ reach)
-        return positive * below + negative * above - pushed, low, low * 0, lost
-
-    return relax
+def _pieces(bounds: Bounds, some: Any, betas: Array, units: Array, lines: list[Array]) -> dict[int, Piece]:
+    """The relaxations of some leaves: given slopes, and split units, which are linear on their side."""
+    num, pieces, begin, net = bounds.num, {}, 0, bounds.net
+    lines = [num.numbers(part / 255 if part.dtype.kind == "u" else part) for part in lines]
+    splits = [(leaf, *split) for leaf, path in enumerate(some) for split in path]
+    for at in net.relus:
+        ends = begin, begin + net.nodes[at].size
+        *slopes, low, high = (np.tile(part, (len(some), 1)) for part in bounds.piece(at, "adaptive")[:4])
+        here, push = np.flatnonzero((units >= ends[0]) & (units < ends[1])), low * 0
+        for side, part in zip(slopes, lines, strict=False):
+            side[:, units[here] - begin] = part[:, here]
+        for (leaf, unit, sign), beta in zip(splits, num.numbers(betas), strict=True):
+            if ends[0] <= unit < ends[1]:
+                where = leaf, unit - begin
+                push[where], slope = sign * beta, num.numbers(1.0 if sign > 0 else net.nodes[at].leak)[()]
+                slopes[0][where] = slopes[1][where] = slope
+                low[where] = max(low[where], 0) if sign > 0 else low[where]
+                high[where] = min(high[where], 0) if sign < 0 else high[where]
+        pieces[at], begin = Piece(slopes[0], slopes[1], low, high, push), ends[1]
+    return pieces

@@ -27,6 +27,7 @@ POINTS = 200
         ("mnist-fc1-mmr-2", 2, 0.1, "region"),
         ("mnist-fc1-mmr-2", 2, 0.3, "crown"),
         ("mnist-fc1-mmr-inf", 1, 1.0, "alpha"),
+        ("mnist-cnn-spectral-2", 2, 0.3, "sdp"),
     ],
 )
 def test_every_robust_point_is_checked(

@@ -17,14 +17,13 @@ import relucert as rc
 from relucert.checker.__main__ import run
 from relucert.checker.arithmetic import Outward
 from relucert.checker.bounds import Bounds
-from relucert.checker.certificate import Certificate
-from relucert.checker.check import check
+from relucert.checker.check import Certificate, check
 from relucert.checker.network import read
 from relucert.core.verdict import Verdict
 from relucert.networks.network import Network
 from relucert.verification.proofs import _trees, prover
 from relucert.verification.proofs.prover import NETWORK, Prover
-from tiny import BOX, claimed, outcome, plane_network, points, radius, written
+from tiny import BOX, claimed, normalised, outcome, plane_network, points, radius, written
 from zoo import inputs, network
 
 EPS = {1.0: 0.3, 2.0: 0.15, math.inf: 0.04}
@@ -45,6 +44,24 @@ def test_every_verdict_has_a_certificate(name: str, dtype: torch.dtype, p: float
     assert printed.count("npz: CHECKED") == len(decided)
     for place in decided:
         assert f"{int(place):06d}.npz: CHECKED: {found.verdict[int(place)]}" in printed
+
+
+@pytest.mark.parametrize("method", ["lipschitz", "sdp"])
+@pytest.mark.parametrize("name", ["normalised", "cnn"])
+def test_verdicts_over_balls_have_certificates(name: str, method: str, tmp_path: Path, capsys: Any) -> None:
+    net = normalised() if name == "normalised" else network(name)
+    x = inputs(net, 4)
+    found = rc.certify(net, x, net.predict(x), rc.Ball(2, 0.02), method, proofs=tmp_path)
+    robust = [place for place, verdict in enumerate(found.verdict) if verdict is Verdict.ROBUST]
+    assert len(robust) >= 2
+    assert run(tmp_path, tmp_path / NETWORK) == 0
+    assert capsys.readouterr().out.count("npz: CHECKED: robust") == len(robust)
+    damaged = Certificate.read(tmp_path / f"{robust[0]:06d}.npz")
+    assert damaged.header["norms"]
+    known = read(tmp_path / NETWORK, Outward())
+    for place, norm in damaged.header["norms"].items():
+        norms = damaged.header["norms"] | {place: 0.99 * norm}
+        assert outcome(Certificate(damaged.header | {"norms": norms}, damaged.arrays), known) is None
 
 
 def test_a_verdict_without_a_certificate_says_why(tmp_path: Path) -> None:
@@ -87,7 +104,7 @@ def test_several_balls_and_targets(tmp_path: Path) -> None:
     }
     known = read(tmp_path / "several" / NETWORK, Outward())
     found = Certificate.read(tmp_path / "several" / "000001-0.npz")
-    assert check(found, known, Outward()) == f"robust against [{(int(y[1]) + 1) % 3}] (float32)"
+    assert check(found, known, Outward()) == f"robust against [{(int(y[1]) + 1) % 3}] (float32, box 0 to 1)"
 
 
 @pytest.fixture
@@ -169,7 +186,8 @@ def test_a_stale_intermediate_bound_is_caught(
 
     def older(known: Any, ball: Any, num: Any, executed: Any) -> Bounds:
         smaller = copy.copy(ball)
-        object.__setattr__(smaller, "slacks", tuple(np.minimum(part, eps) for part in ball.slacks))
+        for side in ("below", "above"):
+            object.__setattr__(smaller, side, np.minimum(getattr(ball, side), eps))
         return Bounds(known, smaller, num, executed)
 
     monkeypatch.setattr("relucert.verification.proofs._rules.Bounds", older)

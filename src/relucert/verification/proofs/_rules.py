@@ -1,72 +1,121 @@
-"""Proofs by rules: backward passes whose slopes the checker finds by itself, so that a certificate names rules alone."""
+"""Proofs by steps: backward passes whose slopes the checker finds by itself, so that a certificate names rules alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from relucert.checker.ball import Ball
-from relucert.checker.bounds import Bounds
+from relucert.checker.bounds import Bounds, Step
 from relucert.checker.network import Network
 
-#: Rules for the intervals of units and for the margins, from the cheapest to the tightest.
-LEVELS: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
-    ((), ("interval", "flat")),
-    (("parallel",), ("parallel", "adaptive", "flat", "interval")),
-    (("parallel", "adaptive"), ("adaptive", "flat", "parallel", "interval")),
+#: Rules for the intervals of units, whether the box counts for them in l1 and l2, and rules for the margins: cheap ones first.
+LEVELS: tuple[tuple[Sequence[str], bool, Sequence[str]], ...] = (
+    ((), False, ("flat", "interval")),
+    (("parallel",), False, ("parallel", "adaptive", "flat", "interval")),
+    (("parallel",), True, ("parallel", "adaptive", "flat", "interval")),
+    (("parallel", "adaptive"), True, ("adaptive", "flat", "parallel", "interval")),
 )
-_EXACT = ("mean", "std", "shift", "scale", "reshape")
+#: Claims of spectral norms exceed the computed ones by this, so that Cholesky's factors exist.
+_NORM_SLACK = 1e-7
+_NORMS: WeakKeyDictionary[Network, dict[str, float]] = WeakKeyDictionary()
+_EXACT = ("shift", "scale", "reshape")
 
 
 @dataclass(frozen=True, eq=False)
-class RuleProof:
-    """Bounds of all units by the rules `inner`, and the rules `final` that prove the rows where `proved`."""
+class StepProof:
+    """Bounds of all units by `steps` and `norms`, and the steps `final` that prove the rows where `proved`."""
 
     bounds: Bounds
-    inner: dict[str, list[str]]
-    final: list[str]
+    steps: dict[str, list[Step]]
+    final: list[Step]
     proved: np.ndarray
+    norms: dict[str, float] = field(default_factory=dict)
+
+    def header(self) -> dict[str, object]:
+        """The fields of a certificate."""
+        steps = {place: [list(step[:3]) for step in some] for place, some in self.steps.items()}
+        return {"steps": steps, "norms": self.norms, "final": [list(step[:3]) for step in self.final]}
 
 
-def rule_proof(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> RuleProof:
-    """The proof of rows of the logits by the cheapest rules that prove them all, else by the tightest rules."""
-    bounds, rules, useful, proved = Bounds(net, ball, ball.num, executed), {}, [], np.zeros(len(rows), dtype=bool)
-    for inner, final in LEVELS:
+def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
+    """Proofs of rows of the logits without radii, each with tighter rules than the one before, until all rows are proved."""
+    for inner, box, final in LEVELS:
+        if inner == ("parallel",) and box and ball.p == math.inf:
+            continue  # the same again: in l_inf the box always counts
+        bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner, box)
+        bounds.derive(steps, {})
+        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, False) for rule in final])
+        yield StepProof(bounds, steps, useful, proved)
+        if proved.all():
+            return
+
+
+def radius_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
+    """Proofs with radii of all layers, as `sdp` and `lipschitz` have them, with slopes that follow from rules."""
+    norms, rules = spectral_norms(net), ("interval", "adaptive", "parallel", "flat")
+    for inner in ((), ("parallel",), ("parallel", "adaptive")):
+        steps = {
+            place: [step._replace(radii=True) for step in some]
+            for place, some in inner_steps(net, ball.p, inner).items()
+        }
         bounds = Bounds(net, ball, ball.num, executed)
-        rules = inner_rules(net, ball.p, inner)
-        bounds.derive(rules)
-        proved, useful = np.zeros(len(rows), dtype=bool), []
-        for rule in final:
-            open_ = np.flatnonzero(~proved)
-            if len(open_):
-                proved[open_] = bounds.margins(rows[open_], rule) > 0
-                useful += [rule] * bool(proved[open_].any())
+        bounds.derive(steps, norms)
+        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, True) for rule in rules])
+        yield StepProof(bounds, steps, useful, proved, norms)
+        if proved.all():
+            return
+
+
+def spectral_norms(net: Network) -> dict[str, float]:
+    """A little more than the spectral norms of all layers with weights, by position; computed once for a network."""
+    if net not in _NORMS:
+        _NORMS[net] = {}
+        for place, node in enumerate(net.nodes):
+            if node.rows is not None:
+                matrix = node.map[1](np.eye(node.size))[0]
+                matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+                square = np.linalg.eigvalsh(matrix @ matrix.T)[-1]
+                _NORMS[net][str(place)] = float(np.sqrt(max(square, 0.0))) * (1 + _NORM_SLACK) + 1e-12
+    return _NORMS[net]
+
+
+def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray]:
+    """The steps that prove rows, and which rows are proved: one step if one proves all, else those that prove further rows."""
+    proved, useful = np.zeros(len(rows), dtype=bool), []
+    for step in steps:
+        done = bounds.margins(rows, step) > 0
+        if done.all():
+            return [step], done
+        if (done & ~proved).any():
+            proved, useful = proved | done, [*useful, step]
         if proved.all():
             break
-    return RuleProof(bounds, rules, useful, proved)
+    return useful, proved
 
 
-def inner_rules(net: Network, p: float, inner: Sequence[str]) -> dict[str, list[str]]:
-    """The rules by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
+def inner_steps(net: Network, p: float, inner: Sequence[str], box: bool = True) -> dict[str, list[Step]]:
+    """The steps by position of the node before each ReLU; where no ReLU lies before it, one pass is exact.
 
-    In l_inf interval arithmetic is exact up to the first node that mixes entries.
+    In l_inf interval arithmetic is exact up to the first node that mixes entries. In other norms the box is slow: it counts in
+    a second pass, for what the first one leaves unstable.
     """
-    rules = {}
+    steps, boxes = {}, (False, True) if box and p < math.inf else (False,)
     for relu in net.relus:
         place = net.nodes[relu].inputs[0]
-        while net.nodes[place].moves:
+        while place not in (0, *net.relus) and not net.nodes[place].terms:  # a reshaping
             place = net.nodes[place].inputs[0]
         if place == 0 or place in net.relus:
             continue
         mixing, linear = _before(net, place)
-        if not linear:
-            rules[str(place)] = list(inner)
-        elif mixing > 1 or not math.isinf(p):
-            rules[str(place)] = ["parallel"]
-    return {place: names for place, names in rules.items() if names}
+        rules: Sequence[str] = inner if not linear else ("parallel",) if mixing > 1 or not math.isinf(p) else ()
+        if rules:
+            steps[str(place)] = [Step(rule, boxed) for rule in rules for boxed in boxes]
+    return steps
 
 
 def _before(net: Network, place: int) -> tuple[int, bool]:
@@ -78,4 +127,4 @@ def _before(net: Network, place: int) -> tuple[int, bool]:
             seen.add(at)
             waiting += net.nodes[at].inputs
     kinds = [net.nodes[at].kind for at in seen]
-    return sum(kind not in (*_EXACT, "input") for kind in kinds), "relu" not in kinds
+    return sum(kind not in (*_EXACT, "input", "batch_norm") for kind in kinds), "relu" not in kinds

@@ -135,9 +135,9 @@ class Recording(Search):
         """The unstable units of all ReLUs, counted over all of them, layer by layer."""
         found, first = [], 0
         for place in self.known.net.relus:
-            lines = self.known.lines[place]
-            found.append(first + np.flatnonzero(lines.unstable))
-            first += len(lines.unstable)
+            source = self.known.net.nodes[place].inputs[0]
+            found.append(first + np.flatnonzero((self.known.low[source] < 0) & (self.known.high[source] > 0)))
+            first += self.known.net.nodes[place].size
         return found
 
     def _flat(self, part: dict[int, Tensor]) -> Tensor:

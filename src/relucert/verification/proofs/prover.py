@@ -1,9 +1,9 @@
 """`Prover`: from verdicts to certificate files, one for each input.
 
 A certificate holds nothing that the verdict's method computed: it is a proof of its own, from the cheapest kind that proves the
-same. ROBUST inputs get rules, then trees of branch and bound for the rows that rules leave open; VULNERABLE inputs their
-witness. Before a file is written the checker reads it; what it does not accept becomes an entry without a certificate, and says
-why.
+same. ROBUST inputs get steps, with radii if `sdp` or `lipschitz` decided, then trees of branch and bound for the rows that
+steps leave open; VULNERABLE inputs their witness. Before a file is written the checker reads it; what it does not accept
+becomes an entry without a certificate, and says why.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from torch import Tensor
 
 from relucert.checker.arithmetic import Outward, Refused, require
 from relucert.checker.ball import Ball as CheckedBall
-from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest
-from relucert.checker.check import check
+from relucert.checker.check import FORMAT, VERSION, Certificate, check, digest
 from relucert.checker.network import read
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -33,7 +32,7 @@ from relucert.core.verdict import Verdict
 from relucert.networks.checkpoints import save
 from relucert.networks.network import Network
 from relucert.records.atomic import atomic_write
-from relucert.verification.proofs._rules import rule_proof
+from relucert.verification.proofs._rules import StepProof, radius_proofs, step_proofs
 from relucert.verification.proofs._trees import shortened, tree_proof
 from relucert.verification.verifier import Decision, Query
 
@@ -133,7 +132,7 @@ class Prover:
         header = {
             "format": FORMAT, "version": VERSION, "verdict": str(claim.verdict), "method": claim.method,
             "network": self.known.digest if not self.refusal else "", "point": digest(given, label), "label": label,
-            "rivals": list(claim.rivals), "p": "inf" if math.isinf(p) else p, "eps": _radius(ball),
+            "rivals": list(claim.rivals), "p": f"{p:g}", "eps": _radius(ball),
         }  # fmt: skip
         lower, upper = (_compact(side[0].cpu().numpy()) for side in sides)
         return header, {"x": given, "lower": lower, "upper": upper}
@@ -148,17 +147,23 @@ class Prover:
             Query.of(self.net, claim.x, claim.y, claim.ball, torch.tensor([list(claim.rivals)])),
             strict=arithmetic != "real",
         )
-        rows = query.prop.rows[0].double().numpy()
-        found = rule_proof(self.known, self._ball(query), None if arithmetic == "real" else arithmetic, rows)
+        rows, ball, executed = query.prop.rows[0].double().numpy(), self._ball(query), arithmetic
+        about = self.known, ball, None if executed == "real" else executed, rows
+        known: list[StepProof] = []
+        with_radii = "sdp" in claim.method or "lipschitz" in claim.method
+        for proofs in (radius_proofs, step_proofs) if with_radii else (step_proofs,):
+            for found in proofs(*about):
+                known.append(found)
+                if found.proved.all():
+                    yield found.header() | {"trees": [], "radii": False}, {}
+                    return
+        found = max(known, key=lambda proof: int(proof.proved.sum()))
         open_ = np.flatnonzero(~found.proved).tolist()
-        said = {"rules": found.inner, "final": found.final, "trees": open_}
-        if not open_:
-            yield said, {}
-            return
         size, none = float(np.max(found.bounds.size(len(self.known.nodes) - 1))), True
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
             if arrays is not None:
+                said = found.header() | {"trees": open_, "radii": bool(found.norms)}
                 yield said, shortened(arrays)
                 yield said, arrays
                 none = False

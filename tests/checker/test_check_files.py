@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relucert.checker.arithmetic import Refused
-from relucert.checker.certificate import FORMAT, VERSION, Certificate, digest, leaves
+from relucert.checker.check import FORMAT, VERSION, Certificate, digest, leaves
 from relucert.records.record import content_digest
 
 
@@ -52,12 +52,10 @@ def stored(folder: Path, header: object, **arrays: np.ndarray) -> Path:
 @pytest.mark.parametrize(
     ("header", "arrays", "says"),
     [
-        ({"format": FORMAT, "version": VERSION + 1}, {}, "version"),
-        ({"format": "other", "version": VERSION}, {}, "no certificate"),
-        ([], {}, "object"),
+        ({"format": FORMAT, "version": VERSION + 1}, {}, f"{VERSION + 1}.*not"),
+        ({"format": "other", "version": VERSION}, {}, "other"),
+        ([], {}, "the file is"),
         (b"{", {}, "cannot be read"),
-        ({"format": FORMAT, "version": VERSION}, {"y": np.zeros(1)}, "array y"),
-        ({"format": FORMAT, "version": VERSION}, {"tree": np.zeros(1)}, "array tree"),
     ],
 )
 def test_files_that_are_none_are_refused(
@@ -65,6 +63,16 @@ def test_files_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(Refused, match=says):
         Certificate.read(stored(tmp_path, header, **arrays))
+
+
+def test_fields_have_their_kinds(tmp_path: Path) -> None:
+    header = {"format": FORMAT, "version": VERSION, "label": True, "eps": 1, "radii": 0, "p": 2}
+    arrays = {"tree": np.zeros(1), "units": np.zeros(1, dtype=np.int64), "x": np.zeros(1, dtype=complex)}
+    given = Certificate.read(stored(tmp_path, header, **arrays))
+    assert given.get("units").shape == (1,)
+    for name in ("label", "eps", "radii", "p", "tree", "x", "betas", "final"):
+        with pytest.raises(Refused, match=f"{name} is missing or of the wrong kind"):
+            given.get(name)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
