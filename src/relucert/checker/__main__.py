@@ -60,6 +60,8 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--network", type=Path, required=True)
     parser.add_argument("--exact", action="store_true", help="rational numbers instead of float64: for small networks")
-    parser.add_argument("--json", action="store_true", help="JSON, a line for every certificate and one for the summary")
+    parser.add_argument(
+        "--json", action="store_true", help="JSON, a line for every certificate and one for the summary"
+    )
     given = parser.parse_args()
     sys.exit(run(given.folder, given.network, given.exact, given.json))

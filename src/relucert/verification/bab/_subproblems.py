@@ -24,15 +24,7 @@ from relucert.bounding.preactivations import Bounding, UnitBounds
 from relucert.bounding.reduced_network import ReducedNetwork
 from relucert.bounding.relaxation import ReLURelaxation, relax
 from relucert.bounding.rounding import Margins
-from relucert.bounding.split_bounds import (
-    AscentOptions,
-    AscentResult,
-    DualVariables,
-    Numbers,
-    Problems,
-    Splits,
-    ascend,
-)
+from relucert.bounding.split_bounds import AscentOptions, AscentResult, DualVariables, Numbers, Problems, Splits, ascend
 from relucert.core.properties import Property
 from relucert.networks.traversal import Node
 from relucert.verification._incomplete import started
