@@ -119,7 +119,9 @@ class MeasuredNetwork:
     def deciders(self) -> dict[tuple[str, str], int]:
         """How many points have which verdict at the radius by which method, the most first."""
         found, judged = Counter[tuple[str, str]](), self.judged
-        for point in () if judged is None else judged.points:
+        if judged is None:
+            return {}
+        for point in judged.points:
             verdict = point.verdict(judged.eps)
             method = {Verdict.VULNERABLE: point.upper_by, Verdict.ROBUST: point.lower_by}.get(verdict)
             found.update([] if method is None else [(str(verdict), method)])
