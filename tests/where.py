@@ -15,6 +15,7 @@ WHERE = {
     "attacks/fab.py": "attacks/test_base.py",
     "attacks/problem.py": "attacks/test_base.py",
     "attacks/region.py": "attacks/test_base.py",
+    "networks/sparse_maps.py": "verification/mip/test_program.py",
     "bounding/backward_bounds.py": "bounding/test_linear_bounds.py",
     "bounding/interval.py": "bounding/test_rounding.py",
     "bounding/_inner_slopes.py": "bounding/test_linear_bounds.py",

@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from relucert.polytopes.certificates import Array
 
@@ -79,6 +78,8 @@ def _unboxed(rows: Array, limits: Array, equal: int) -> Nearest:
 
 def _non_negative(rows: Array, limits: Array, unit: float) -> Nearest:
     """Solve for rows of norm 1 and inequalities alone, in the given unit of length or a better one."""
+    from scipy.optimize import nnls  # takes long to import, and only exploration comes here
+
     target = np.zeros(rows.shape[1] + 1)
     target[-1] = -1.0
     while True:

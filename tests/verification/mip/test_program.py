@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 import relucert as rc
 from relucert.bounding.interval import Interval
 from relucert.bounding.methods.crown import CROWN
-from relucert.networks.affine_map import sparse_maps
+from relucert.networks.sparse_maps import sparse_maps
 from relucert.verification.mip._encoding import Encoding
 from relucert.verification.mip._problem import Problem
 from relucert.verification.mip._program import SLACK

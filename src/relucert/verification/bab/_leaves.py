@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize
 from torch import Tensor
 
 from relucert.bounding.propagation import pull_back
@@ -145,6 +144,8 @@ class _Program:
             step = (least.point - self.x).flatten()
             slope = rows @ step + offsets
             return -float(least.value[0] - multipliers @ offsets) / size, slope.numpy()
+
+        from scipy.optimize import minimize  # takes long to import, and few subproblems come here
 
         most = [(0.0, 1e6)] * len(rows)
         best = minimize(

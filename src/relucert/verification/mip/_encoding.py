@@ -7,8 +7,8 @@ from torch import Tensor
 
 from relucert.bounding.preactivations import UnitBounds
 from relucert.core.ball import Ball
-from relucert.networks.affine_map import sparse_maps
 from relucert.networks.network import Network
+from relucert.networks.sparse_maps import sparse_maps
 from relucert.verification.mip._program import SLACK, Program, Ranges
 
 

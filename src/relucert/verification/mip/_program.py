@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
-from relucert.networks.affine_map import SparseMap
 from relucert.networks.layers.arithmetic import Shift
 from relucert.networks.nodes import MaxPool2d
+from relucert.networks.sparse_maps import SparseMap
 from relucert.networks.traversal import Graph, affine_ancestors, look
 from relucert.verification.mip._problem import TOLERANCE, Problem, Squares
 
