@@ -44,6 +44,8 @@ WHERE = {
     "interop/vnnlib/specification.py": "interop/vnnlib/test_reading.py",
     "interop/vnnlib/writing.py": "interop/vnnlib/test_reading.py",
     "experiments/paper/bounds.py": "experiments/paper/test_experiments.py",
+    "experiments/paper/pace.py": "experiments/paper/test_queue.py",
+    "experiments/paper/selection.py": "experiments/paper/test_queue.py",
     "experiments/paper/config.py": "experiments/paper/test_reproduce.py",
     "experiments/paper/cross_lipschitz.py": "experiments/paper/test_experiments.py",
     "experiments/paper/cw.py": "experiments/paper/test_experiments.py",

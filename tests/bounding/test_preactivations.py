@@ -27,7 +27,7 @@ def question(name: str, p: float):
     return net, x, ball, class_stays(net.predict(x), net.classes, dtype=torch.float64)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("p", [2.0, math.inf])
 def test_every_method_goes_on_from_the_bounds_of_every_other(name: str, p: float) -> None:

@@ -95,7 +95,7 @@ def check(kind: str, p: float, box: Any, regions: int | None, facets: bool | Non
     return found.lower
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @boxes
 @norms
 @kinds

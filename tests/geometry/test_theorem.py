@@ -35,7 +35,7 @@ def oracle(name: str, p: float, box: Any) -> Tensor:
     return torch.tensor([mip_distance(net, x[i : i + 1], y[i], p, box) for i in (0, 1)], dtype=torch.float64)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("box", [None, UNIT], ids=["free", "box"])
 @pytest.mark.parametrize("p", [1.0, math.inf])
 @pytest.mark.parametrize("name", TINY)

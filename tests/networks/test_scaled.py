@@ -196,6 +196,7 @@ def _numbers(found: rc.Certificate) -> torch.Tensor:
     return torch.stack([codes.double(), found.margin.nan_to_num(0, 0, 0)])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("p", [2.0, math.inf])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_function_takes_a_scale(question: str, p: float) -> None:

@@ -33,7 +33,7 @@ METHODS = tuple(SMALLER.get(name, name) for name in REGISTERED if name != "mip")
 names = pytest.mark.parametrize("name", NETWORKS)
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(8)
 @names
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

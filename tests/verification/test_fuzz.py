@@ -42,7 +42,7 @@ def test_found_before(seed):
     assert not faults(check(case(seed), [method for method in METHODS if method not in dear])[1])
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("block", range(10))
 def test_few(block):
     _, failures = run(range(1000 + BLOCK * block, 1000 + BLOCK * (block + 1)))

@@ -32,6 +32,7 @@ def error_of(shared, real_data):
     return error
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: f"{case.model.split('.')[0]}-{case.p:g}-{case.box}")
 def test_kw_is_as_published(error_of, case):
     assert error_of(case, case.ball) == pytest.approx(case.stated, abs=0.1001)

@@ -63,7 +63,7 @@ def test_no_sample_and_no_attack_leaves_a_bound(name: str, p: float, box: tuple[
         assert bool((margins >= proved - 1e-11 * (1 + margins.abs())).all()), method.name
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 @names
 @balls
 def test_no_sample_and_no_attack_breaks_a_proof(name: str, p: float, box: tuple[float, float] | None) -> None:

@@ -161,6 +161,7 @@ def test_hyperplanes_that_meet_on_a_flat_box(p: float) -> None:
     assert radius(net, x, p=p, box=box, method=Region(regions=None)).exact.tolist() == [True]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [*range(5), 706])
 def test_coinciding_hyperplanes(seed: int) -> None:
     net, x, box = lattice(seed)

@@ -31,7 +31,7 @@ def exact(net: Network, x, p: float):
     return found.lower, found.exact & found.upper.isfinite()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["fc", "fc deep", "zero bias", "cnn", "leaky", "dense"])
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 def test_verdicts_agree_with_exact_distances(name, p):
@@ -376,6 +376,7 @@ def test_weights_stay_as_they_were_and_keep_their_gradients():
         assert weight.grad is None
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["max pool", "dead windows", "fc deep", "leaky"])
 @pytest.mark.parametrize("p", [2.0, math.inf])
 def test_margins_hold_for_the_network_that_runs(name, p):

@@ -67,7 +67,7 @@ def test_bounds_may_come_from_anywhere(name):
     assert Verdict.UNKNOWN not in verdicts[0]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("p", [1.0, math.inf])
 def test_distortions_are_the_exact_distances(name, p):
