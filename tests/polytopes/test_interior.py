@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -29,6 +29,13 @@ coordinate = st.integers(-3, 3)
 
 
 @settings(max_examples=80, deadline=None)
+@example(
+    rows=[(0, 0, -1), (1, 1, -2), (-1, 0, -1), (2, -1, -2), (3, 3, 3), (-3, 1, -1)],
+    limits=[0] * 7,
+    reversed_rows=0,
+    face=False,
+    box=None,
+)  # HiGHS gives up on it without presolve
 @given(
     rows=st.lists(st.tuples(coordinate, coordinate, coordinate), min_size=1, max_size=7),
     limits=st.lists(st.integers(-2, 4), min_size=7, max_size=7),

@@ -164,8 +164,15 @@ class Highs:
         return _STATUS.get(self._highs.getModelStatus(), "failed")
 
     def optimum(self, seconds: float = math.inf) -> Optimum | None:
-        """Solve a linear program; None without an optimum."""
-        if self.solve(seconds) != "optimal":
+        """Solve a linear program; None without an optimum.
+
+        Without presolve HiGHS gives up on some degenerate programs: these are solved again with it.
+        """
+        status = self.solve(seconds)
+        if status == "failed" and self._set({"presolve": "on"}):
+            self._highs.clearSolver()  # from a basis HiGHS goes on without presolve
+            status = self.solve(seconds)
+        if status != "optimal":
             return None
         solution = self._highs.getSolution()
         return Optimum(np.array(solution.col_value), -np.array(solution.row_dual))
