@@ -151,7 +151,7 @@ def test_the_command_line_under_torchrun_is_interrupted_and_goes_on(tmp_path):
     assert not (tmp_path / "two/model.safetensors").exists()
     again = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("the network is in two") == 1
+    assert again.stdout.count("network: two;") == 1
     nets = [rc.load(tmp_path / name) for name in ("one", "two")]
     for value, other in zip(*(net.state_dict().values() for net in nets), strict=True):
         torch.testing.assert_close(value, other, rtol=0, atol=1e-3)
