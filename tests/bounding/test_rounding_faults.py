@@ -186,6 +186,7 @@ def test_a_slack_that_underflows_in_units_of_the_ball_is_charged(p: float, metho
     x = lower / 2 + upper / 2
     end = torch.tensor([[float(upper[0, 0]), 0.0]])
     ball = Ball(p, 1e10, box=(lower, upper))
-    assert bool(ball.contains(x, end)) and net.predict(end).item() == 1
+    assert bool(ball.contains(x, end))
+    assert net.predict(end).item() == 1
     found = rc.certify(net, x, torch.tensor([0]), ball, method)
     assert found.verdict[0] is not Verdict.ROBUST
