@@ -179,4 +179,4 @@ def test_rows_without_a_limit_say_nothing_whatever_their_multipliers():
     whole = np.full((1, 2), np.inf)
     x, limits, multipliers = np.array([[5.0, 0.0]]), np.array([[np.inf, -1.0]]), np.ones((1, 2))
     bound = certified_distances(np.eye(2)[None], limits, multipliers, np.zeros((1, 2)), x, (whole, whole), 2.0)
-    assert 1 - 1e-12 < bound[0] <= 1.0  # (5, -1) is at distance 1
+    assert 1 - 1e-12 < bound[0] <= 1.0  # the point (5, -1) is at distance 1
