@@ -166,7 +166,7 @@ def test_exact_multipliers_are_checked():
 
 
 def test_a_corrected_entry_may_turn_its_sign_and_use_the_other_side_of_the_box():
-    """With multipliers 1 the second column adds up to 2^-39, with those that cancel the first to -2^-39, and x is at the side."""
+    """With multipliers 1 the second column adds up to 2^-39, with those that cancel the first to -2^-39; x is at the side."""
     rows = np.array([[1.0, 1.0], [-(1 - 2**-38), -(1 - 2**-39)]])
     limits, x = np.array([0.0, -1e-7]), np.zeros(2)
     z = np.array([-1e6, 1e6])
