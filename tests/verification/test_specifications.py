@@ -16,8 +16,8 @@ from relucert.evaluation.competition import load_instance, verify
 from relucert.interop.onnx.execution import Runtime
 from relucert.interop.onnx.writing import save_onnx
 from relucert.interop.vnnlib.reading import load_vnnlib
-from relucert.interop.vnnlib.specification import Round
-from relucert.networks.network import Network
+from relucert.interop.vnnlib.specification import Case, Inequality, Round, Specification
+from relucert.networks.network import Network, in_double
 from relucert.verification.specifications import decide_specification
 
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -138,3 +138,22 @@ def test_a_ball_is_rounded_outwards() -> None:
         assert (Fraction(radius) - moved) ** 2 >= ball.square
         assert Fraction(radius) ** 2 <= ball.square * (1 + Fraction(1, 10**9)) + Fraction(1, 10**12)
     assert not Round((Fraction(0),), Fraction("0.01")).contains([Fraction("0.1") + Fraction(1, 10**30)])
+
+
+@pytest.mark.parametrize("radius", [None, Fraction(1)], ids=["box", "l2"])
+def test_every_clause_has_a_row_of_its_own_where_bounds_overflow(tmp_path: Path, radius: Fraction | None) -> None:
+    """y = x + 2 for x > -2. The first conjunction never holds; the second always does, and its bound is minus infinity."""
+    net = Network(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)), (2,)).eval()
+    net.box = None
+    with torch.no_grad():
+        for parameter, value in zip(net.parameters(), (torch.eye(2), 2.0, torch.eye(2), 0.0), strict=True):
+            parameter.copy_(torch.as_tensor(value))
+    save_onnx(net, tmp_path / "shift.onnx")
+    large = Fraction(2) ** 1023
+    never = (Inequality({0: Fraction(1)}, Fraction(0)), Inequality({1: Fraction(1)}, Fraction(0)))
+    always = (Inequality({0: -large, 1: -large}, Fraction(0)),)
+    ball = None if radius is None else Round((Fraction(0), Fraction(0)), radius)
+    case = Case((Fraction(-1),) * 2, (Fraction(1),) * 2, (never, always), ball)
+    runtime = Runtime(tmp_path / "shift.onnx")
+    answer = decide_specification(in_double(net), Specification(2, 2, (case,)), runtime, time.monotonic() + 1)
+    assert answer.word != "unsat"

@@ -220,6 +220,9 @@ class _Group:
         method = CROWN()
         known = method.start(self.net, query.wide, query.ball, torch.float64)
         margins = method.prove(self.net, known, query.wide, query.ball, query.prop)[1].real
+        # Whatever the bounds are, a row of the clause itself is chosen.
+        worst = torch.finfo(margins.dtype).min
+        margins = margins.nan_to_num(worst, None, worst)
         best = [
             margins.masked_fill(query.prop.clauses != clause, -math.inf).argmax(1)
             for clause in range(int(query.prop.clauses.max()) + 1)
