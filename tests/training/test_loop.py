@@ -62,6 +62,7 @@ MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
         ("mmr-universal", "fc1", 1),
         ("cross-lipschitz(lam=0.5)", "fc1", 2), ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"),
         ("rs(lam=0.5, attack_steps=3)", "cnn", "inf"), ("spectral", "cnn", 2),
+        ("mtl-ibp", "cnn", "inf"), ("cc-ibp", "fc1", 2), ("sabr", "cnn", "inf"), (f"mmr+ibp({MARGIN})", "fc-2x30", "inf"),
     ],
 )  # fmt: skip
 def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, model, p, tmp_path):
