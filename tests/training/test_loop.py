@@ -81,6 +81,20 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, m
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
 
 
+def test_a_run_stopped_while_weights_are_averaged_ends_with_the_same_ones(tmp_path):
+    settings = SMALL | {"model": "fc-2x20", "batch_norm": True, "average": 0.5, "clip": 1.0, "evaluate_points": 0}
+    whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
+    config = TrainConfig(**settings, out=tmp_path / "stopped")
+    for steps in (7, 19, 24):
+        with pytest.raises(KeyboardInterrupt):
+            train(config, StopAfter(steps))
+    resumed = train(config)
+    assert digest(resumed.net) == digest(whole.net)
+    assert measured(resumed) == measured(whole)
+    other = train(TrainConfig(**settings | {"average": 0.0}, out=tmp_path / "last"))
+    assert digest(other.net) != digest(whole.net)
+
+
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
     settings = SMALL | {"scheme": "at(attack_steps=3)", "p": 2.0, "model": "fc10", "epochs": 4}
     whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
