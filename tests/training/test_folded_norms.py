@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from relucert.training._weights import Weights
 from relucert.training.config import TrainConfig
 from relucert.training.loop import Observers, carry_out, config_task, train
 from relucert.training.ranks import Ranks
+from relucert.training.schemes.registry import SCHEMES
 
 SHAPE = (1, 8, 8)
 
@@ -158,3 +160,20 @@ def test_gradients_are_cut_to_a_length():
     )  # fmt: skip
     assert seen == [pytest.approx(1e-3, rel=1e-3)]
     assert any(not torch.equal(value, before[name]) for name, value in net.named_parameters())
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_trains_with_batch_norm_and_an_average(name):
+    data = rc.dataset("digits")
+    given = {"lam": 1.0, "gamma_b": 0.3, "gamma_d": 0.3, "attack_steps": 2}
+    given |= {"lam_1": 1.0, "lam_inf": 1.0, "gamma_1": 1.0, "gamma_inf": 0.2}
+    fields = {field.name for field in dataclasses.fields(SCHEMES[name])}
+    known = {key: value for key, value in given.items() if key in fields}
+    net = build("fc-2x20", SHAPE, 10, seed=1)
+    run = rc.train(
+        net, (data.x_train[:60], data.y_train[:60]), scheme=SCHEMES[name](**known), p=2, eps=0.1, epochs=2, batch=20,
+        batch_norm=True, average=0.5,
+    )  # fmt: skip
+    assert run.metrics[-1]["loss"] < 1e3
+    assert all(bool(value.isfinite().all()) for value in net.parameters())
+    assert not torch.equal(net.module[1].weight, build("fc-2x20", SHAPE, 10, seed=1).module[1].weight)
