@@ -190,3 +190,14 @@ def test_a_slack_that_underflows_in_units_of_the_ball_is_charged(p: float, metho
     assert net.predict(end).item() == 1
     found = rc.certify(net, x, torch.tensor([0]), ball, method)
     assert found.verdict[0] is not Verdict.ROBUST
+
+
+@pytest.mark.parametrize("method", ["lipschitz", "sdp", "crown"])
+def test_a_slack_of_a_unit_that_underflows_is_charged(method: str) -> None:
+    """The margin is 0.7 - 1e36 relu(z_0), and z_0 moves by 1e-36 in a ball of radius 1e10: at its end the margin is -0.3."""
+    layers = [linear([[1.0, 0.0], [0.0, 1.0]]), nn.ReLU(), linear([[0.0, 0.0], [1e36, 0.0]], [0.7, 0.0])]
+    net = Network(nn.Sequential(*layers), (2,)).eval()
+    lower, upper = torch.tensor([[0.0, -1e10]]), torch.tensor([[1e-36, 1e10]])
+    ball = Ball(2, 1e10, box=(lower, upper))
+    found = proved(net, BOUNDING[method](), lower / 2 + upper / 2, ball, FIRST, torch.float32)
+    assert float(found.real) <= -0.29
