@@ -221,7 +221,8 @@ class LayerMargin:
         if len(unit) * len(g) ** 2 > NUMBERS:
             return region
         centre, radius = (region.lower + region.upper) / 2, (region.upper - region.lower) / 2
-        reach = np.maximum(np.abs(region.lower), np.abs(region.upper))
+        # Halves of the smallest numbers vanish.
+        reach = np.maximum(np.abs(region.lower), np.abs(region.upper)) + UNDERFLOW
         at, size = float(g @ centre) + o, float(np.abs(g) @ reach) + abs(o)
         w, b = self.w[unit], self.b[unit]
         middle, sizes = w @ centre + b, np.abs(w) @ reach + np.abs(b)
