@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from relucert.checker.arithmetic import Outward, Refused, require
-from relucert.checker.ball import Ball as CheckedBall
 from relucert.checker.check import FORMAT, VERSION, Certificate, check, digest
+from relucert.checker.minima import Ball as CheckedBall
 from relucert.checker.network import read
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -155,7 +155,7 @@ class Prover:
             for found in proofs(*about):
                 known.append(found)
                 if found.proved.all():
-                    yield found.header() | {"trees": [], "radii": False}, {}
+                    yield found.header() | {"trees": []}, {}
                     return
         found = max(known, key=lambda proof: int(proof.proved.sum()))
         open_ = np.flatnonzero(~found.proved).tolist()
@@ -163,7 +163,7 @@ class Prover:
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
             if arrays is not None:
-                said = found.header() | {"trees": open_, "radii": bool(found.norms)}
+                said = found.header() | {"trees": open_}
                 yield said, shortened(arrays)
                 yield said, arrays
                 none = False
