@@ -71,11 +71,11 @@ class Bounds:
         """Which entries of a node can have either sign."""
         return (self.low[place] < 0) & (self.high[place] > 0)
 
-    def margins(self, rows: Array, step: Step, place: int = -1, units: Any = None) -> Array:
-        """Lower bounds of rows z by one backward pass; z are the logits, or a node of which every row has one of the units."""
-        num, nodes, low, cost = self.num, self.net.nodes, rows[:, 0] * 0, rows[:, 0] * 0
-        place = place % len(nodes)
-        size, coefficients = low, {0: rows[:, :1] * self.ball.x * 0} | {place: rows}
+    def margins(self, rows: Array, step: Step, place: int = -1, low: Any = 0, cost: Any = 0) -> Array:
+        """Lower bounds of rows z + low by one backward pass, z the logits or another node, which cost something before."""
+        num, nodes, place = self.num, self.net.nodes, place % len(self.net.nodes)
+        low, cost, coefficients = low + rows[:, 0] * 0, cost + rows[:, 0] * 0, {place: rows}
+        size = np.abs(low)
         for at in range(place, 0, -1):
             if at not in coefficients:
                 continue
@@ -84,7 +84,7 @@ class Bounds:
                 back, added = self._relax(at, a, step)
                 backs = [back]
             else:
-                backs, added = node.adjoint(a, units if at == place else None), a @ node.bias
+                backs, added = node.adjoint(a), 0 if node.exact else a @ node.bias
             cost = cost if node.exact else cost + np.abs(a) @ self.cost[at]
             low, size = low + added, size + np.abs(added)
             for source, part in zip(node.inputs, backs, strict=True):
@@ -92,7 +92,7 @@ class Bounds:
                     part = coefficients[source] + part
                     cost = cost + num.charge(1, np.abs(part) @ self.size(source))
                 coefficients[source] = part
-        least = self.ball.minimum(coefficients[0], step.box)
+        least = self.ball.minimum(coefficients.get(0, rows[:, :1] * self.ball.x * 0), step.box)
         cost = cost + num.charge(2**20, cost) + num.charge(2 * len(nodes) + 8, size + np.abs(least))
         require((cost < LARGEST**2).all(), "a backward pass leaves the range of numbers")
         return least + low - cost
@@ -118,10 +118,13 @@ class Bounds:
 
     def _tighten(self, place: int, step: Step) -> None:
         """Replace the interval of every unstable unit by what backward passes prove, where that is better."""
-        every = np.flatnonzero(self.unstable(place))
+        node, every = self.net.nodes[place], np.flatnonzero(self.unstable(place))
         for units in (every[start : start + _CHUNK] for start in range(0, len(every), _CHUNK)):
-            rows = self.num.numbers(units[:, None] == np.arange(self.net.nodes[place].size))
-            below, above = (self.margins(side, step, place, units) for side in (rows, -rows))
+            rows, begin = node.rows(units), (node.inputs[0], node.bias[units], self.cost[place][units])
+            if rows is None:  # the pass goes through this node, too
+                rows, begin = self.num.numbers(units[:, None] == np.arange(node.size)), (place, 0, 0)
+            below = self.margins(rows, step, *begin)
+            above = self.margins(-rows, step, begin[0], -begin[1], begin[2])
             self.low[place][units] = np.maximum(self.low[place][units], below)
             self.high[place][units] = np.minimum(self.high[place][units], -above)
 
@@ -134,9 +137,10 @@ class Bounds:
         low, high = np.where(sign > 0, np.maximum(low, 0), low), np.where(sign < 0, np.minimum(high, 0), high)
         unstable, line = (low < 0) & (high > 0), np.where(low >= 0, 0 * low + 1, leak)
         chord = np.where(unstable, (high - leak * low) / np.where(unstable, high - low, 1), line)
-        steep = {"leaf": slope, "parallel": chord, "adaptive": np.where(high > -low, 0 * low + 1, leak), "flat": leak}
-        g = 0 * c
-        if step.rule != "interval":
+        steep = {"leaf": slope, "adaptive": np.where(high > -low, 0 * low + 1, leak), "flat": leak}
+        if step.rule in ("interval", "parallel"):
+            g = c * (chord if step.rule == "parallel" else 0)
+        else:
             g = np.where(c > 0, c * np.where(unstable, steep[step.rule], line), c * chord) - push
         inside = unstable | every  # elsewhere the functional before is the one behind, exactly
         terms, low, high = (num, c[:, inside], g[:, inside], leak), low[inside], high[inside]

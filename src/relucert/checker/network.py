@@ -24,8 +24,8 @@ DTYPES = {"F32": "float32", "F64": "float64"}
 class Node:
     """The input, a ReLU max(z, leak z), or factor * filters (sum of sign * z) + bias, where None is left out.
 
-    Row i of `windows` lists the entries (-1: none) that the filters see for position i of an image; without windows the filters
-    are a matrix. `bias_size` bounds the terms that the bias is computed from, `width` is the size of each input.
+    Row i of `windows` lists the entries (-1: none) that the filters see for position i of an image; a matrix has one position.
+    `bias_size` bounds the terms that the bias is computed from, `width` is the size of each input.
     """
 
     kind: str
@@ -51,29 +51,38 @@ class Node:
         if self.kind == "relu":
             return self.leak * inputs[0] if sizes else np.maximum(inputs[0], self.leak * inputs[0])
         parts = [z if sizes or sign == 1 else sign * z for sign, z in zip(self.signs, inputs, strict=True)]
-        z, filters = sum(parts[1:], parts[0]), self.absolute if sizes else self.filters
-        if self.windows is not None:
-            padded = np.concatenate([z, z[:, :1] * 0], axis=1)
-            z = (filters @ padded[:, self.windows].transpose(0, 2, 1)).reshape(len(z), -1)
-        elif filters is not None:
-            z = z @ filters.T
+        z = sum(parts[1:], parts[0])
+        if self.filters is not None:
+            seen = np.concatenate([z, z[:, :1] * 0], axis=1)[:, self.windows]
+            values = seen.reshape(-1, seen.shape[2]) @ (self.absolute if sizes else self.filters).T
+            z = values.reshape(*seen.shape[:2], -1).transpose(0, 2, 1).reshape(len(z), -1)
         z = z if self.factor is None else z * (np.abs(self.factor) if sizes else self.factor)
         return z if sizes else z + self.bias
 
-    def adjoint(self, rows: Array, units: Any = None) -> list[Array]:
-        """Functionals of the values as functionals of each input; `units` are the places of the only entry in every row."""
+    def adjoint(self, rows: Array) -> list[Array]:
+        """Functionals of the values as functionals of each input."""
         rows = rows if self.factor is None else rows * self.factor
-        if self.windows is not None:
+        if self.kind == "linear":
+            rows = rows @ self.filters
+        elif self.filters is not None:
             across = rows.reshape(len(rows), len(self.filters), -1).transpose(1, 2, 0).reshape(len(self.filters), -1)
             taps = (self.filters.T @ across).reshape(-1, len(self.windows), len(rows))
             image = np.zeros((self.width + 1, len(rows)), dtype=rows.dtype)
             for tap, entries in zip(taps, self.windows.T, strict=True):
                 image[entries] += tap  # no two windows share an entry at a tap, but for the last, which is outside
             rows = np.ascontiguousarray(image[:-1].T)
-        elif self.filters is not None:
-            alone = units is not None  # then no product is needed
-            rows = rows[range(len(rows)), units][:, None] * self.filters[units] if alone else rows @ self.filters
         return [rows if sign == 1 else sign * rows for sign in self.signs]
+
+    def rows(self, units: Array) -> Array | None:
+        """Rows of the matrix of a layer with weights, which takes no product."""
+        if self.kind not in ("linear", "conv2d"):
+            return None
+        if self.kind == "linear":
+            return self.filters[units]
+        which, at = np.divmod(units, len(self.windows))
+        found = np.zeros((len(units), self.width + 1), dtype=self.filters.dtype)
+        found[np.arange(len(units))[:, None], self.windows[at]] = self.filters[which]
+        return found[:, :-1]
 
 
 @dataclass(eq=False)
@@ -139,7 +148,7 @@ def _node(about: Any, inputs: list[int], known: list[Node], weights: dict[str, A
         require(0 <= found["leak"] <= 1, "the slope of a leaky ReLU must lie between 0 and 1")
     elif kind == "linear":
         require(weights["weight"].shape == (*shape, *before), "a matrix does not fit its shapes")
-        found = {"filters": weights["weight"], "bias": entries(bias)}
+        found = {"filters": weights["weight"], "windows": np.arange(before[0])[None], "bias": entries(bias)}
     elif kind == "conv2d":
         filters = weights["weight"]
         require(option["groups"] == 1, "convolutions with groups are not known to this checker")

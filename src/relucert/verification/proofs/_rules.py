@@ -45,7 +45,8 @@ def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray
             continue  # the same again: in l_inf the box always counts
         bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner, box)
         bounds.derive(steps)
-        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, False) for rule in final])
+        boxes = (False, True) if ball.p < math.inf else (False,)
+        useful, proved = final_steps(bounds, rows, [Step(rule, boxed) for boxed in boxes for rule in final])
         yield StepProof(bounds, steps, useful, proved)
         if proved.all():
             return

@@ -176,12 +176,15 @@ class Prover:
         return CheckedBall.of(self.num, query.p, _radius(query.ball), given, lower, upper)
 
 
-def write_proofs(query: Query, balls: Sequence[Ball], found: Certificates, folder: Path) -> Counter[str]:
+def write_proofs(
+    query: Query, balls: Sequence[Ball], found: Certificates, folder: Path, seconds: float = 60.0
+) -> Counter[str]:
     """Write certificate files of all verdicts about the inputs of a query, and count them by what they are.
 
-    They are named by the positions of the inputs; of several balls each has a file where an input is robust in all of them.
+    They are named by the positions of the inputs; of several balls each has a file where an input is robust in all of them. The
+    search for the trees of an input takes at most so many seconds.
     """
-    prover = Prover(query.net, folder)
+    prover = Prover(query.net, folder, seconds)
     for place, verdict in enumerate(found.verdict):
         rivals = (query.prop.rows[place] < 0).nonzero()[:, 1].tolist()
         witness = None if found.witness is None or verdict is Verdict.ROBUST else found.witness[place]
