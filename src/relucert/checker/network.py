@@ -41,7 +41,8 @@ class Node:
     bias_size: Any = 0
 
     def __post_init__(self) -> None:
-        self.size, self.absolute = math.prod(self.shape), None if self.filters is None else np.abs(self.filters)
+        self.size: int = math.prod(self.shape)
+        self.absolute: Any = None if self.filters is None else np.abs(self.filters)
         #: Whether values are numbers of the inputs, without rounding; the length of their sums, and room for factor and bias.
         self.exact = self.kind in ("input", "reshape") or (self.kind == "relu" and self.leak in (0, 1))
         self.terms = len(self.inputs) + 8 + (0 if self.filters is None else self.filters.shape[1])
