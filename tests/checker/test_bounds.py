@@ -33,7 +33,7 @@ def bounds(
     known, centre = read(folder / "net.safetensors", num), x.flatten().numpy()
     found = Bounds(
         known,
-        Ball.of(num, p, eps, centre, np.zeros(len(centre)), np.ones(len(centre))),
+        Ball(num, p, eps, centre, np.zeros(len(centre)), np.ones(len(centre))),
         num,
         None if isinstance(num, Rational) else known.dtype,
     )
@@ -105,7 +105,7 @@ def test_single_precision_costs_more(tmp_path: Path) -> None:
     ends = []
     for executed in (None, "float64", "float32"):
         centre = x.flatten().numpy()
-        found = Bounds(known, Ball.of(num, 2, 0.1, centre, np.zeros(len(centre)), np.ones(len(centre))), num, executed)
+        found = Bounds(known, Ball(num, 2, 0.1, centre, np.zeros(len(centre)), np.ones(len(centre))), num, executed)
         found.derive(inner_steps(known, 2, ("parallel",)))
         ends.append(found.margins(rows, Step("parallel")))
     assert (ends[0] > ends[1]).all()
@@ -121,7 +121,7 @@ def test_no_sampled_input_leaves_a_radius_or_a_margin_over_balls(name: str, p: f
     x, eps = inputs(net, 1), {1.0: 0.3, 2.0: 0.2, math.inf: 0.05}[p]
     save(net, tmp_path / "net.safetensors")
     known, centre, num = read(tmp_path / "net.safetensors", Outward()), x.flatten().numpy(), Outward()
-    ball = Ball.of(num, p, eps, centre, np.zeros(len(centre)), np.ones(len(centre)))
+    ball = Ball(num, p, eps, centre, np.zeros(len(centre)), np.ones(len(centre)))
     found = Bounds(known, ball, num, "float64")
     found.derive(inner_steps(known, p, ("parallel",)), radii=True)
     seen = [rc.Ball(p, eps).sample(x, torch.Generator().manual_seed(0), 300)[0].flatten(1).numpy()]
@@ -193,7 +193,7 @@ def test_balls_prove_what_boxes_do_not() -> None:
         net = read(Path(folder) / "net.safetensors", num)
     free = np.full(n, math.inf)
     for eps, proved in ((1.0, True), (1.03, False)):
-        bounds = Bounds(net, Ball.of(num, 2, eps, np.zeros(n), -free, free), num, None)
+        bounds = Bounds(net, Ball(num, 2, eps, np.zeros(n), -free, free), num, None)
         bounds.derive({}, radii=True)
         rows = np.array([[1.0, -1.0]])
         assert (bounds.margins(rows, Step("interval", radii=True)) > 0).all() == proved

@@ -29,7 +29,7 @@ def test_minima_are_those_of_the_package_and_of_rational_numbers(p: float, eps: 
     for seed in range(5):
         x, rows = problem(seed)
         sides = np.zeros(len(x)), np.ones(len(x))
-        ball, precise = (Ball.of(num, p, eps, x, *sides) for num in (Outward(), Rational()))
+        ball, precise = (Ball(num, p, eps, x, *sides) for num in (Outward(), Rational()))
         found, exactly = ball.minimum(rows), precise.minimum(Rational().numbers(rows))
         assert all(isinstance(value, Fraction) for value in exactly)
         assert all(Fraction(float(a)) <= b for a, b in zip(found, exactly, strict=True)), "rounded the wrong way"
@@ -52,7 +52,7 @@ def test_minima_are_those_of_the_package_and_of_rational_numbers(p: float, eps: 
 )
 def test_what_is_no_ball_is_refused(p: float, eps: float, x: float, says: str) -> None:
     with pytest.raises(Refused, match=says):
-        Ball.of(Outward(), p, eps, np.array([x]), np.zeros(1), np.ones(1))
+        Ball(Outward(), p, eps, np.array([x]), np.zeros(1), np.ones(1))
 
 
 @pytest.mark.parametrize("num", [Outward(), Rational()], ids=["outward", "exact"])

@@ -38,9 +38,14 @@ def run(folder: Path, network: Path, exact: bool = False, json: bool = False) ->
             text = f"the certificate makes no sense: {type(error).__name__}: {error}"
         counts[word] += 1
         claim = {name: said.get(name) for name in ("p", "eps", "label", "point")}
-        line = "l_{p} {eps}, class {label}, input {point:.12}".format(**claim | {"point": str(claim["point"])})
-        fields = {"file": path.name, "result": word, "text": text, **claim}
-        print(json_format.dumps(fields) if json else f"{path.name}: {word}: {text}; {line}", flush=True)
+        about = f"l_{claim['p']} {claim['eps']}, class {claim['label']}, input {str(claim['point'])[:12]}"
+        line = f"{path.name}: {word}: {text}; {about}"
+        line = "".join(
+            letter if letter.isprintable() else "?" for letter in line
+        )  # files cannot write lines of their own
+        print(
+            json_format.dumps({"file": path.name, "result": word, "text": text, **claim}) if json else line, flush=True
+        )
     words = ", ".join(f"{count} {word}" for word, count in counts.most_common()) or "nothing to check"
     seconds = time.monotonic() - started
     line = f"{counts.total()} files: {words}; network {net.digest[:12]}, {seconds:.1f} s"

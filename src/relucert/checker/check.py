@@ -27,7 +27,7 @@ FORMAT, VERSION = "relucert-proof", 3
 KINDS: dict[str, Any] = dict.fromkeys(("verdict", "network", "point", "arithmetic", "p"), str)
 KINDS |= dict.fromkeys(("rivals", "final", "trees"), list) | {"steps": dict, "label": int, "eps": float, "radii": bool}
 KINDS |= dict.fromkeys(("x", "lower", "upper", "witness", "betas"), "f") | {"tree": "i", "units": "i", "slopes": "uf"}
-_LARGEST = 1e12  # slope or multiplier
+_LARGEST, _BYTES = 1e12, 2**30  # of a slope or multiplier, and of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,9 @@ class Certificate:
     def read(cls, path: str | Path) -> Certificate:
         """The contents of a file; a file that is none is refused."""
         try:
+            with zipfile.ZipFile(path) as archive:
+                size = sum(part.file_size for part in archive.infolist())
+            require(size < _BYTES, f"the file unpacks to {size} bytes")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             header = json.loads(arrays.pop("header").tobytes())
@@ -93,9 +96,9 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
     require(arithmetic in ("real", net.dtype), f"the network is not executed in {arithmetic}")
     executed = None if arithmetic == "real" else arithmetic
     low, high = (np.broadcast_to(get(name), x.size).astype(float) for name in ("lower", "upper"))
-    ball = Ball.of(num, float(get("p")), get("eps"), x.ravel(), low, high)
+    ball = Ball(num, float(get("p")), get("eps"), x.ravel(), low, high)
     rows = num.numbers(np.eye(classes)[[label] * len(rivals)] - np.eye(classes)[rivals])
-    sides = [f"{side[0]:g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
+    sides = [f"{side[0]:.17g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
     about = "" if set(rivals) == set(others) else f" against {sorted(rivals)}"
     about += f" ({arithmetic}, box {' to '.join(sides)})"
     if verdict == "vulnerable":
@@ -130,7 +133,7 @@ def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows:
     d, eps = exact.numbers(z) - exact.numbers(ball.x), exact.numbers([ball.eps])[0]
     length = np.sum(d * d) if ball.p == 2 else np.sum(np.abs(d)) if ball.p == 1 else np.max(np.abs(d))
     require(length <= (eps * eps if ball.p == 2 else eps), "the witness lies outside the ball")
-    at = Bounds(net, Ball.of(ball.num, math.inf, 0.0, z, -free, free), ball.num, executed)
+    at = Bounds(net, Ball(ball.num, math.inf, 0.0, z, -free, free), ball.num, executed)
     at.derive({})
     ahead = at.margins(rows, Step("parallel")) > 0
     require(ahead.any(), "the witness does not change the class by more than rounding")

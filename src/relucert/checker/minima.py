@@ -9,7 +9,6 @@ the room of d_i on the side where c_i d_i < 0. Any t gives a bound, so that the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,29 +59,21 @@ def _terms(t: Array, up: Array, down: Array, z0: Array, first: Array, kink: Arra
     return np.where(above, up, down), np.where(above, right, left), np.where(above, *ends), reach
 
 
-@dataclass(frozen=True, eq=False)
 class Ball:
     """The inputs { z : ||z - x||_p <= eps, lower <= z <= upper }: x, the norm, the radius, and the slacks below and above x."""
 
-    num: Outward
-    p: float
-    eps: Any
-    x: Array
-    below: Array
-    above: Array
-
-    @classmethod
-    def of(cls, num: Outward, p: float, eps: float, x: Array, lower: Array, upper: Array) -> Ball:
-        """From numbers as stored (the box may be infinite); x must lie in the box."""
+    def __init__(self, num: Outward, p: float, eps: float, x: Array, lower: Array, upper: Array):
         require(p in (1, 2, math.inf), f"the norm must be 1, 2 or inf, got {p}")
         require(0 <= eps < LARGEST**0.5, f"eps must be finite and not negative, got {eps}")
         inside = (np.abs(x) < LARGEST**0.5) & (lower <= x) & (x <= upper)
         require(inside.all(), "the input lies outside its box")
-        centre, radius, slacks = num.numbers(x), num.numbers([eps]), []
-        for side in (np.maximum(lower, -LARGEST), np.minimum(upper, LARGEST)):
-            slack = np.abs(centre - num.numbers(side))
-            slacks.append(np.minimum(slack + num.charge(2, slack), radius))
-        return cls(num, p, radius[0], centre, *slacks)
+        self.num, self.p, self.eps, self.x = num, p, num.numbers([eps])[0], num.numbers(x)
+        self.below, self.above = self._slack(np.maximum(lower, -LARGEST)), self._slack(np.minimum(upper, LARGEST))
+
+    def _slack(self, side: Array) -> Array:
+        """At least the room up to a side of the box, at most the radius."""
+        slack = np.abs(self.x - self.num.numbers(side))
+        return np.minimum(slack + self.num.charge(2, slack), self.eps)
 
     def hull(self) -> tuple[Array, Array]:
         """The smallest box around the set, rounded outwards."""
@@ -92,16 +83,16 @@ class Ball:
     def minimum(self, rows: Array, box: bool = True) -> Array:
         """Lower bounds of rows z over the set; without `box` it counts in l_inf alone, which is quicker."""
         num, eps, length = self.num, self.eps, np.abs(rows)
-        if self.p == 2 and box:
-            fall = -over_ball(num, rows, 0, 1, 0 * self.x, (-self.below, self.above), eps)
-        elif self.p == 2:
-            fall = num.root(np.sum(rows * rows, axis=1)) * eps
-        elif self.p == 1:
-            slack = np.where(rows > 0, self.below, self.above)
-            t = num.numbers(self._level(length.astype(float), slack.astype(float))) if box else length.max(1)
-            fall = t * eps + np.sum(np.maximum(length - t[:, None], 0) * slack, axis=1)
-        else:
+        if self.p == math.inf:
             fall = np.maximum(rows, 0) @ self.below + np.maximum(-rows, 0) @ self.above
+        elif not box:
+            fall = eps * (num.root(np.sum(rows * rows, axis=1)) if self.p == 2 else length.max(1))
+        elif self.p == 2:
+            fall = -over_ball(num, rows, 0, 1, 0 * self.x, (-self.below, self.above), eps)
+        else:
+            slack = np.where(rows > 0, self.below, self.above)
+            t = num.numbers(self._level(length.astype(float), slack.astype(float)))
+            fall = t * eps + np.sum(np.maximum(length - t[:, None], 0) * slack, axis=1)
         size = np.abs(fall) + length @ np.abs(self.x)
         return rows @ self.x - fall - num.charge(rows.shape[1] + 20, size)
 

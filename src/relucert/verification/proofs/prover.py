@@ -173,7 +173,7 @@ class Prover:
         """The ball of the one input of a query, as the checker sees it."""
         given = query.x[0].cpu().numpy().ravel()
         lower, upper = (side[0].double().cpu().numpy().ravel() for side in query.ball.bounds(query.x))
-        return CheckedBall.of(self.num, query.p, _radius(query.ball), given, lower, upper)
+        return CheckedBall(self.num, query.p, _radius(query.ball), given, lower, upper)
 
 
 def write_proofs(
