@@ -180,6 +180,68 @@ def test_a_wrong_factor_of_a_norm_is_charged(tmp_path: Path, monkeypatch: pytest
                 assert not bound < norm
 
 
+class _Leaky(torch.nn.Module):
+    """Two inputs, and a block of leaky ReLUs that is subtracted from its input."""
+
+    def __init__(self, leak: float) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = torch.nn.Linear(2, 6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+        self.act = torch.nn.LeakyReLU(leak)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.act(self.first(x))
+        return self.last(self.act(z - self.inner(z)))
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_any_steps_slopes_splits_and_multipliers_give_bounds(seed: int, tmp_path: Path) -> None:
+    """On a grid of the ball, and of the part of it where the splits of a leaf hold, nothing is below what is proved."""
+    torch.manual_seed(seed)
+    draw, num = np.random.default_rng(seed), Outward()
+    net = plane_network(seed) if seed % 3 == 0 else Network(_Leaky(0.25 * (seed % 3 - 1)).double(), (2,)).eval()
+    save(net, tmp_path / "net.safetensors")
+    known = read(tmp_path / "net.safetensors", num)
+    line, rules, ends = np.linspace(-1, 1, 81), list(RULES), np.cumsum([0, *known.relus.values()])
+    grid = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
+    for p in (1, 2, math.inf):
+        x, eps = draw.uniform(size=2), float(draw.choice([0.02, 0.1, 0.4]))
+        z = x + eps * grid[np.linalg.norm(grid, ord=p, axis=1) <= 1]
+        seen = [z[((z >= 0) & (z <= 1)).all(1)]]
+        for node in known.nodes[1:]:
+            seen.append(node.value(*(seen[source] for source in node.inputs)))
+        steps = {
+            str(place): [
+                Step(str(draw.choice(rules)), *(draw.integers(2, size=2) > 0)) for _ in range(draw.integers(3))
+            ]
+            for place in range(len(known.nodes))
+        }
+        found = Bounds(known, Ball(num, p, eps, x, np.zeros(2), np.ones(2)), num, "float64")
+        found.derive(steps, radii=True)
+        for value, low, high, centre, radius in zip(
+            seen, found.low, found.high, found.centre, found.radius, strict=True
+        ):
+            assert ((value >= low - 1e-12) & (value <= high + 1e-12)).all()
+            assert (np.linalg.norm(value - centre, axis=1) <= radius + 1e-12).all()
+        before = np.hstack([seen[known.nodes[at].inputs[0]] for at in known.relus])
+        for rule in (*RULES, "leaf", "leaf", "leaf"):
+            rows, given, inside = (
+                draw.normal(size=(3, 3)),
+                np.zeros((3, before.shape[1])),
+                np.ones(len(before), dtype=bool),
+            )
+            if rule == "leaf":
+                given[1] = (
+                    draw.uniform(size=len(given[1])) if draw.integers(2) else draw.normal(size=len(given[1]), scale=3)
+                )
+                for unit in draw.choice(len(given[1]), draw.integers(4), replace=False):
+                    sign = draw.choice([-1, 1])
+                    given[:, unit] = sign, given[1, unit], draw.normal(scale=draw.choice([0.1, 10]))
+                    inside &= sign * before[:, unit] >= 0
+            leaf = dict(zip(known.relus, np.split(given, ends[1:-1], axis=1), strict=True))
+            margins = found.margins(rows, Step(rule, *(draw.integers(2, size=2) > 0), leaf if rule == "leaf" else None))
+            assert (seen[-1][inside] @ rows.T >= margins - 1e-12).all()
+
+
 def test_balls_prove_what_boxes_do_not() -> None:
     """relu(z) - relu(-z) pairs of rotated units: over a ball the sum of 32 such terms moves by its length, not by its parts."""
     draw, num, n = np.random.default_rng(0), Outward(), 32

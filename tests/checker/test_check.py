@@ -92,7 +92,7 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
         ({"eps": math.nan}, "eps"),
         ({"arithmetic": "float16"}, "executed"),
         ({"final": [["guess", True, False]]}, "no rule"),
-        ({"final": ["parallel"]}, "no step"),
+        ({"final": ["parallel"]}, "no rule"),
         ({"final": []}, "not proved"),
         ({"trees": [0]}, "tree is missing"),
         ({"verdict": "none", "reason": "why"}, "no verdict .none."),

@@ -25,7 +25,6 @@ from relucert.checker.arithmetic import LARGEST, Array, Outward, require
 from relucert.checker.minima import Ball, over_ball, over_box
 from relucert.checker.network import Network, Node
 
-RULES = ("interval", "parallel", "adaptive", "flat", "leaf")
 _CHUNK = 512
 
 
@@ -47,8 +46,7 @@ class Bounds:
     def __init__(self, net: Network, ball: Ball, num: Outward, executed: str | None):
         self.net, self.ball, self.num, self.executed = net, ball, num, executed
         corner = num.length(np.maximum(ball.below, ball.above))
-        self.low, self.high = ([side] for side in ball.hull())
-        self.cost, self.centre = [ball.x * 0], [ball.x]
+        self.low, self.high, self.cost, self.centre = [ball.low], [ball.high], [ball.x * 0], [ball.x]
         self.radius = [np.minimum(corner, ball.eps) if ball.p <= 2 else corner]
 
     def derive(self, steps: dict[str, list[Step]], radii: bool = False) -> None:
@@ -66,10 +64,6 @@ class Bounds:
     def size(self, place: int) -> Array:
         """The largest absolute values of a node."""
         return np.maximum(np.abs(self.low[place]), np.abs(self.high[place]))
-
-    def unstable(self, place: int) -> Array:
-        """Which entries of a node can have either sign."""
-        return (self.low[place] < 0) & (self.high[place] > 0)
 
     def margins(self, rows: Array, step: Step, place: int = -1, low: Any = 0, cost: Any = 0) -> Array:
         """Lower bounds of rows z + low by one backward pass, z the logits or another node, which cost something before."""
@@ -118,7 +112,7 @@ class Bounds:
 
     def _tighten(self, place: int, step: Step) -> None:
         """Replace the interval of every unstable unit by what backward passes prove, where that is better."""
-        node, every = self.net.nodes[place], np.flatnonzero(self.unstable(place))
+        node, every = self.net.nodes[place], np.flatnonzero((self.low[place] < 0) & (self.high[place] > 0))
         for units in (every[start : start + _CHUNK] for start in range(0, len(every), _CHUNK)):
             rows, begin = node.rows(units), (node.inputs[0], node.bias[units], self.cost[place][units])
             if rows is None:  # the pass goes through this node, too
@@ -130,18 +124,20 @@ class Bounds:
 
     def _relax(self, at: int, c: Array, step: Step) -> tuple[Array, Array]:
         """Rows behind a layer of ReLUs as rows before it, and what that adds to the lower bounds."""
-        require(step.rule in RULES, f"there is no rule {step.rule!r}")
         num, source, leak = self.num, self.net.nodes[at].inputs[0], self.net.nodes[at].leak
-        low, high, every = self.low[source], self.high[source], step.rule in ("interval", "leaf") or leak not in (0, 1)
-        sign, slope, push = num.numbers(np.zeros((3, 1))) if step.leaf is None else step.leaf[:, self.net.parts[at]]
+        sign, slope, push = num.numbers(np.zeros((3, 1))) if step.leaf is None else step.leaf[at]
+        low, high = self.low[source], self.high[source]
         low, high = np.where(sign > 0, np.maximum(low, 0), low), np.where(sign < 0, np.minimum(high, 0), high)
         unstable, line = (low < 0) & (high > 0), np.where(low >= 0, 0 * low + 1, leak)
         chord = np.where(unstable, (high - leak * low) / np.where(unstable, high - low, 1), line)
-        steep = {"leaf": slope, "adaptive": np.where(high > -low, 0 * low + 1, leak), "flat": leak}
+        steep = np.where(high > -low, 0 * low + 1, leak)
+        rules = {"interval": 0 * low, "parallel": chord, "adaptive": steep, "flat": leak, "leaf": slope}
+        require(step.rule in rules, f"there is no rule {step.rule!r}")
         if step.rule in ("interval", "parallel"):
-            g = c * (chord if step.rule == "parallel" else 0)
+            g = c * rules[step.rule]
         else:
-            g = np.where(c > 0, c * np.where(unstable, steep[step.rule], line), c * chord) - push
+            g = np.where(c > 0, c * np.where(unstable, rules[step.rule], line), c * chord) - push
+        every = step.rule in ("interval", "leaf") or leak not in (0, 1)
         inside = unstable | every  # elsewhere the functional before is the one behind, exactly
         terms, low, high = (num, c[:, inside], g[:, inside], leak), low[inside], high[inside]
         least = over_box(*terms, low, high)

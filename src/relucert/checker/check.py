@@ -106,8 +106,8 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
         return f"vulnerable{about}"
     require(verdict == "robust", f"there is no verdict {verdict!r}")
     bounds, proved = Bounds(net, ball, num, executed), np.zeros(len(rivals), dtype=bool)
-    steps = {place: [_step(step) for step in some] for place, some in get("steps").items()}
-    final = [_step(step) for step in get("final")]
+    steps = {place: [Step(*step[:3]) for step in some] for place, some in get("steps").items()}
+    final = [Step(*step[:3]) for step in get("final")]
     bounds.derive(steps, get("radii") or any(step.radii for some in (final, *steps.values()) for step in some))
     for step in final:
         if not proved.all():
@@ -117,12 +117,6 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
     missing = [rival for rival, done in zip(rivals, proved, strict=True) if not done]
     require(not missing, f"it is not proved that class {label} stays ahead of {missing}")
     return f"robust{about}"
-
-
-def _step(given: Any) -> Step:
-    """A step of a certificate: a rule, whether the box counts, and whether radii count."""
-    require([type(part) for part in given] == [str, bool, bool], f"{given} is no step")
-    return Step(*given)
 
 
 def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows: Array, executed: str | None) -> None:
@@ -143,7 +137,8 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
     """Prove rows by trees of splits: every leaf of the tree of a row must have a positive bound."""
     names = ("trees", "tree", "units", "betas", "slopes", "radii")
     chosen, tree, units, betas, slopes, radii = (certificate.get(name) for name in names)
-    num, total, place, leaf, spent = bounds.num, bounds.net.units, 0, 0, 0
+    num, relus, place, leaf, spent = bounds.num, bounds.net.relus, 0, 0, 0
+    total, ends = sum(relus.values()), np.cumsum([*relus.values()])[:-1]
     require(tree.ndim == units.ndim == betas.ndim == 1 and (tree < total).all(), "the trees have wrong shapes or units")
     require(((units >= 0) & (units < total)).all(), "slopes are given for a unit that is none")
     require(slopes.ndim == 2 and slopes.shape[1] == len(units), "slopes have the wrong shape")
@@ -158,7 +153,8 @@ def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array)
             given[1, units] = lines[leaf]
             for unit, sign in path:
                 given[:, unit], spent = (sign, given[1, unit], sign * betas[spent]), spent + 1
-            margin = bounds.margins(rows[[row]], Step("leaf", True, radii, given))
+            parts = dict(zip(relus, np.split(given, ends, axis=1), strict=True))
+            margin = bounds.margins(rows[[row]], Step("leaf", True, radii, parts))
             require(margin[0] > 0, f"leaf {leaf} of the tree of row {row} is not proved")
             leaf += 1
         proved[row] = True

@@ -60,7 +60,10 @@ def _terms(t: Array, up: Array, down: Array, z0: Array, first: Array, kink: Arra
 
 
 class Ball:
-    """The inputs { z : ||z - x||_p <= eps, lower <= z <= upper }: x, the norm, the radius, and the slacks below and above x."""
+    """The inputs { z : ||z - x||_p <= eps, lower <= z <= upper }: the box around them, and how far they reach beside x.
+
+    The numbers are those that are stored; the box may be infinite, and x must lie in it.
+    """
 
     def __init__(self, num: Outward, p: float, eps: float, x: Array, lower: Array, upper: Array):
         require(p in (1, 2, math.inf), f"the norm must be 1, 2 or inf, got {p}")
@@ -68,17 +71,10 @@ class Ball:
         inside = (np.abs(x) < LARGEST**0.5) & (lower <= x) & (x <= upper)
         require(inside.all(), "the input lies outside its box")
         self.num, self.p, self.eps, self.x = num, p, num.numbers([eps])[0], num.numbers(x)
-        self.below, self.above = self._slack(np.maximum(lower, -LARGEST)), self._slack(np.minimum(upper, LARGEST))
-
-    def _slack(self, side: Array) -> Array:
-        """At least the room up to a side of the box, at most the radius."""
-        slack = np.abs(self.x - self.num.numbers(side))
-        return np.minimum(slack + self.num.charge(2, slack), self.eps)
-
-    def hull(self) -> tuple[Array, Array]:
-        """The smallest box around the set, rounded outwards."""
-        lost = self.num.charge(2, np.abs(self.x) + self.eps)
-        return self.x - self.below - lost, self.x + self.above + lost
+        sides = (np.abs(self.x - num.numbers(np.clip(side, -LARGEST, LARGEST))) for side in (lower, upper))
+        self.below, self.above = (np.minimum(slack + num.charge(2, slack), self.eps) for slack in sides)
+        lost = num.charge(2, np.abs(self.x) + self.eps)
+        self.low, self.high = self.x - self.below - lost, self.x + self.above + lost
 
     def minimum(self, rows: Array, box: bool = True) -> Array:
         """Lower bounds of rows z over the set; without `box` it counts in l_inf alone, which is quicker."""

@@ -95,11 +95,10 @@ class Network:
     digest: str
     norms: dict[int, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.relus = [place for place, node in enumerate(self.nodes) if node.kind == "relu"]
-        #: Where the units of every ReLU stand among all units.
-        ends = np.cumsum([0, *(self.nodes[at].size for at in self.relus)]).tolist()
-        self.units, self.parts = ends[-1], dict(zip(self.relus, map(slice, ends, ends[1:]), strict=True))
+    @property
+    def relus(self) -> dict[int, int]:
+        """The positions of all ReLUs, and their sizes."""
+        return {place: node.size for place, node in enumerate(self.nodes) if node.kind == "relu"}
 
 
 def read(path: str | Path, num: Outward) -> Network:
