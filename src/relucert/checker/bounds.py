@@ -98,9 +98,10 @@ class Bounds:
         if node.kind in ("relu", "reshape"):
             low, high, size = node.value(*lows), node.value(*highs), node.value(*sizes, sizes=True)
         else:
-            halves = [(high - low) / 2 for low, high in zip(lows, highs, strict=True)]
-            size, reach = node.value(*map(np.stack, zip(sizes, halves, strict=True)), sizes=True)
-            middle = node.value(*((low + high)[None] / 2 for low, high in zip(lows, highs, strict=True)))[0]
+            ends = [*zip(lows, highs, strict=True)]
+            size = node.value(*(part[None] for part in sizes), sizes=True)[0]
+            reach = node.value(*((high - low)[None] / 2 for low, high in ends), sizes=True)[0]
+            middle = node.value(*((low + high)[None] / 2 for low, high in ends))[0]
             low, high, size = middle - reach, middle + reach, size + node.bias_size
         if node.exact:
             return low, high, low * 0

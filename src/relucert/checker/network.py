@@ -64,7 +64,8 @@ class Node:
         """Functionals of the values as functionals of each input."""
         rows = rows if self.factor is None else rows * self.factor
         if self.kind == "linear":
-            rows = rows @ self.filters
+            used = (rows != 0).any(axis=0)
+            rows = rows[:, used] @ self.filters[used]
         elif self.filters is not None:
             across = rows.reshape(len(rows), len(self.filters), -1).transpose(1, 2, 0).reshape(len(self.filters), -1)
             taps = (self.filters.T @ across).reshape(-1, len(self.windows), len(rows))
