@@ -39,6 +39,7 @@ FIGURES = "evaluation.json"
 #: Networks on which methods are compared, and in which norm.
 LADDERS: dict[str, float] = {
     "mnist-fc1-kw-inf": math.inf,
+    "mnist-cnn-mmr+at-inf": math.inf,
     "mnist-cnn-kw-inf": math.inf,
     "mnist-cnn-crown-ibp-inf": math.inf,
     "mnist-cnn-ibp-inf": math.inf,
