@@ -172,3 +172,21 @@ def test_functionals_that_are_added_up_at_the_input_of_a_permutation_are_charged
     assert drift is not None
     assert wider is not None
     assert bool((drift[:, 0] > 0).all())
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
+@pytest.mark.parametrize("method", ["ibp", "kw", "crown", "alpha", "lipschitz", "sdp"])
+def test_a_slack_that_underflows_in_units_of_the_ball_is_charged(p: float, method: str) -> None:
+    """The margin is 0.007 - 1e38 z_0, and z_0 moves by 1e-40 in a ball of radius 1e10: at its end the margin is -0.003."""
+    net = Network(
+        nn.Sequential(linear([[1e38, 0.0], [0.0, 1e-15]]), nn.ReLU(), linear([[0.0, 0.0], [1.0, 0.0]], [0.007, 0.0])),
+        (2,),
+    ).eval()
+    lower, upper = torch.tensor([[0.0, -1e10]]), torch.tensor([[1e-40, 1e10]])
+    x = lower / 2 + upper / 2
+    end = torch.tensor([[float(upper[0, 0]), 0.0]])
+    ball = Ball(p, 1e10, box=(lower, upper))
+    assert bool(ball.contains(x, end))
+    assert net.predict(end).item() == 1
+    found = rc.certify(net, x, torch.tensor([0]), ball, method)
+    assert found.verdict[0] is not Verdict.ROBUST

@@ -89,6 +89,7 @@ SWITCHES = {
     "inactive units counted": (chosen_norms, "ACTIVE", 0.0),
     "gradients by windows": (chosen_norms, "BLOCKS", 0),
     "gradients by blocks": (chosen_norms, "BLOCKS", 2**40),
+    "norms from a Gram matrix": (chosen_norms, "gram_pays", lambda *_: True),
     "one row at a time": (window_norms, "PIECE", 1),
     "one functional at a time": (conv_rows, "PIECE", 1),
 }

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from relucert.polytopes.certificates import certified_distance
+from relucert.polytopes.certificates import certified_distance, certified_distances
 from relucert.polytopes.farkas import certified_empty
 
 POWERS = [1.0, 1.01, 1.5, 2.0, 3.0, 40.0, math.inf]
@@ -163,3 +163,20 @@ def test_exact_multipliers_are_checked():
     assert certified_empty(slab, np.array([0.0, -1e-9]), np.array([1.0, 0.4]), 0, x, (whole, whole))
     # As an equality the first row may have a multiplier of either sign.
     assert certified_empty(same_side, np.array([1.0, 0.0]), np.array([-2.0, 1.000001]), 1, -x, (whole, whole))
+
+
+def test_a_corrected_entry_may_turn_its_sign_and_use_the_other_side_of_the_box():
+    """With multipliers 1 the second column adds up to 2^-39, with those that cancel the first to -2^-39; x is at the side."""
+    rows = np.array([[1.0, 1.0], [-(1 - 2**-38), -(1 - 2**-39)]])
+    limits, x = np.array([0.0, -1e-7]), np.zeros(2)
+    z = np.array([-1e6, 1e6])
+    exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(row, z, strict=True)) for row in rows.tolist()]
+    assert all(value <= Fraction(limit) for value, limit in zip(exact, limits.tolist(), strict=True))
+    assert not certified_empty(rows, limits, np.ones(2), 0, x, (np.array([np.inf, 0.0]), np.array([np.inf, 1e6])))
+
+
+def test_rows_without_a_limit_say_nothing_whatever_their_multipliers():
+    whole = np.full((1, 2), np.inf)
+    x, limits, multipliers = np.array([[5.0, 0.0]]), np.array([[np.inf, -1.0]]), np.ones((1, 2))
+    bound = certified_distances(np.eye(2)[None], limits, multipliers, np.zeros((1, 2)), x, (whole, whole), 2.0)
+    assert 1 - 1e-12 < bound[0] <= 1.0  # the point (5, -1) is at distance 1

@@ -86,7 +86,10 @@ class Rounding:
         """For a ball, before the first node."""
         low, high = (side.flatten(1) for side in ball.hull(x))
         centre, size = x.flatten(1), math.prod(x.shape[1:])
-        largest = centre.abs() + torch.maximum(high - centre, centre - low)
+        reach = torch.maximum(high - centre, centre - low)
+        # Minima are computed in units of the ball: slacks that underflow there are lost, whatever their coefficients.
+        small = size * torch.finfo(x.dtype).tiny * reach.amax(1, keepdim=True)
+        largest = centre.abs() + reach + small
         # A value and a minimum are two sums. Minima over the ball take powers q - 1 for 1 < p < 2, which multiply errors.
         times = 2.0 if math.isinf(ball.p) else 4.0 * (dual(ball.p) if 1 < ball.p < 2 else 1.0)
         return Rounding(executed, largest, x.new_zeros(len(x)), times * gamma(size + 16, x.dtype))

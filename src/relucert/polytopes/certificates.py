@@ -76,12 +76,13 @@ def certified_distances(
     """
     count, size = rows.shape[1:]
     scale = np.maximum(np.abs(multipliers).max(1, initial=0.0), UNDERFLOW)[:, None]
-    multipliers, paid = multipliers / scale, paid / scale
+    # A row without a limit says nothing.
+    multipliers, paid = np.where(np.isfinite(limits), multipliers / scale, 0.0), paid / scale
     row = (multipliers[:, None] @ rows)[:, 0]
     absolute = np.abs(multipliers)
     magnitude = (absolute[:, None] @ np.abs(rows))[:, 0]
     error = (count + 8) * EPS * magnitude + UNDERFLOW
-    known = np.where(np.isfinite(limits) & (multipliers != 0.0), limits, 0.0)
+    known = np.where(multipliers != 0.0, limits, 0.0)
     gain = (multipliers * ((rows @ x[..., None])[..., 0] - known)).sum(1)
     gain -= (count + size + 8) * EPS * ((magnitude * np.abs(x)).sum(1) + (absolute * np.abs(known)).sum(1)) + UNDERFLOW
     below, above = slacks

@@ -49,7 +49,8 @@ def certified_empty(
     change = _correction(rows[:, open_columns].T, weights[open_columns])
     if math.isfinite(change) and not bool((multipliers[signed] <= change).any()):
         closed = ~open_columns & rows.any(0)
-        most = (weights + change * np.abs(rows).sum(0))[closed] @ room[closed]
+        # The change may turn the sign of an entry, and with it the side of the box that counts.
+        most = (weights + change * np.abs(rows).sum(0))[closed] @ np.maximum(*slacks)[closed]
         lost = change * (np.abs(rows) @ np.abs(x) + np.abs(limits)).sum()
         if gain > float(most + lost) * (1.0 + (len(x) + len(rows) + 16) * EPS):
             return True

@@ -103,8 +103,12 @@ def test_a_clause_holds_where_one_of_its_rows_does() -> None:
 def test_other_norms_and_wrong_parameters_are_refused() -> None:
     query = _query(0, 0.1)
     other = Query.of(query.net, query.x, query.y, Ball(2, 0.1))
-    with pytest.raises(InvalidInput, match="ball must be one of l_inf"):
-        list(InputSplitting().decide(other, Budget()))
+    endless = Query.of(query.net, query.x, query.y, Ball(math.inf, math.inf, box=None))
+    for wrong in (other, endless):
+        with pytest.raises(InvalidInput, match="ball must be a finite one of l_inf"):
+            list(InputSplitting().decide(wrong, Budget()))
+    with pytest.raises(InvalidInput, match="arithmetic must be real for the method inputs, got executed"):
+        list(InputSplitting().decide(replace(query, strict=True), Budget()))
     with pytest.raises(InvalidInput, match="batch of inputs must be at least 1, got 0"):
         InputSplitting(batch=0)
 
@@ -143,3 +147,43 @@ def test_weights_that_float32_does_not_have_stay_in_float64() -> None:
     with torch.no_grad():
         next(query.double.parameters())[0, 0] = 0.1
     assert BoxSearch(query, InputSplitting(), falsifying(query)).single is None
+
+
+def _linear_query(weight: list[list[float]], offset: float, box: tuple[list[float], list[float]]) -> Query:
+    """Whether y_0 = `offset` stays ahead of y_1 = relu(weight x) 1, over a box."""
+    first, last = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        for parameter, value in zip(
+            (first.weight, last.weight, last.bias), (weight, [[0.0, 0.0], [1.0, 0.0]], [offset, 0.0]), strict=True
+        ):
+            parameter.copy_(torch.tensor(value))
+    net = in_double(Network(torch.nn.Sequential(first, torch.nn.ReLU(), last), (2,)).eval())
+    low, high = (torch.tensor([side], dtype=torch.float64) for side in box)
+    return Query.of(
+        net, (low / 2 + high / 2).clamp(low, high), torch.tensor([0]), Ball(math.inf, math.inf, box=(low, high))
+    )
+
+
+def _verdict(query: Query) -> Verdict:
+    (found,) = InputSplitting(nodes=1000).decide(query, Budget(seconds=10.0))
+    return found.verdict
+
+
+def test_a_side_that_underflows_beside_a_long_one_is_not_lost() -> None:
+    """y_1 = 1e38 x_0 is 0.01 at the end of a side that is 1e-50 of the other side."""
+    for offset, verdict in ((0.007, Verdict.VULNERABLE), (0.011, Verdict.ROBUST)):
+        query = _linear_query([[1e38, 0.0], [0.0, 1e-15]], offset, ([0.0, -1e10], [1e-40, 1e10]))
+        assert query.net(torch.tensor([[1e-40, 0.0]], dtype=torch.float64)).argmax(1).item() == (offset < 0.01)
+        assert _verdict(query) is verdict
+
+
+@pytest.mark.parametrize("ahead", [2.0**-43, 0.0, -(2.0**-43)])
+def test_a_box_that_is_a_point_is_decided_without_halves(ahead: float) -> None:
+    query = _linear_query([[1.0, 0.0], [0.0, 1.0]], 2.0**-20 + ahead, ([2.0**-20, 0.5], [2.0**-20, 0.5]))
+    assert _verdict(query) is (Verdict.ROBUST if ahead > 0 else Verdict.VULNERABLE if ahead < 0 else Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize("side", [5e-324, 2.0**-149, 1e39, 1e300])
+def test_boxes_with_the_smallest_numbers_and_with_numbers_that_float32_does_not_have(side: float) -> None:
+    query = _linear_query([[1.0, 0.0], [0.0, 1.0]], 0.7, ([side, -0.5], [side, 0.5]))
+    assert _verdict(query) is (Verdict.ROBUST if side < 1 else Verdict.VULNERABLE)

@@ -17,6 +17,7 @@ from relucert.core.norms import norm
 from relucert.core.pieces import in_pieces
 from relucert.core.products import product
 from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms._gram_norms import GramNorms, gram_pays
 from relucert.geometry.row_norms._product_norms import ClassRowNorms
 from relucert.geometry.row_norms.chain_rows import differences, gate, other_classes, with_own
 from relucert.networks.affine_map import Step, chain
@@ -182,6 +183,8 @@ def _one_layer_norms(
 ) -> Float[Tensor, " n"]:
     """The norms of decision hyperplanes behind one matrix: (W_y - W_s) diag(g) times the first layer's weights."""
     slopes, last, first = _active(gate(region, 0).flatten(1), steps[-1].weight(), steps[0].weight())
+    if q == 2 and gram_pays(len(batch), *first.shape):
+        return GramNorms.apply(last, first, slopes, (batch, y, other))  # type: ignore[return-value]
     return ClassRowNorms.apply(last, first, slopes, (batch, y, other), q)  # type: ignore[return-value]
 
 

@@ -79,8 +79,11 @@ class InputSplitting(Method):
 
     def search(self, query: Query, budget: Budget, confirm: Confirm | None) -> Iterator[Decision]:
         """As `decide`; `confirm` says which points count as counterexamples."""
-        if not math.isinf(query.p):
-            raise InvalidInput(f"ball must be one of l_inf for the method inputs, got {query.ball!r}")
+        low, high = query.ball.hull(query.wide)
+        if not (math.isinf(query.p) and bool((low.isfinite() & high.isfinite()).all())):
+            raise InvalidInput(f"ball must be a finite one of l_inf for the method inputs, got {query.ball!r}")
+        if query.strict:
+            raise InvalidInput("arithmetic must be real for the method inputs, got executed")
         return BoxSearch(query, self, confirm or falsifying(query)).run(budget)
 
 
@@ -102,7 +105,8 @@ class BoxSearch:
         self.dropped = self.given_up.clone()
         self.influence = self._influence()
         exact = torch.equal(self.prop.rows.float().double(), self.prop.rows)
-        self.single = in_single(self.net) if exact else None
+        # A point is never halved: it is bounded once, in float64.
+        self.single = in_single(self.net) if exact and len(self.free) else None
         self.rounds = 0
         count, clauses = len(query), int(self.clauses.max()) + 1
         self.frontier.add(
@@ -201,9 +205,11 @@ class BoxSearch:
         reach = torch.maximum(boxes.lower.abs(), boxes.upper.abs())
         net, dtype = self.net, torch.float64
         if self.single is not None and bool((boxes.width >= _COARSE * reach).all()):
-            net, dtype = self.single, torch.float32
-            low, high = -_rounded_up(-low), _rounded_up(high)
-        x, ball = low / 2 + high / 2, Ball(math.inf, math.inf, box=(low, high))
+            sides = -_rounded_up(-low), _rounded_up(high)
+            if all(bool(side.isfinite().all()) for side in sides):
+                net, dtype, (low, high) = self.single, torch.float32, sides
+        # Half of the smallest number of a dtype is rounded to zero.
+        x, ball = (low / 2 + high / 2).clamp(low, high), Ball(math.inf, math.inf, box=(low, high))
         units = CROWN(budget=self.method.budget).start(net, x, ball, dtype)
         rows, margins, computed = [], [], []
         for rule in RULES:
@@ -278,8 +284,10 @@ class BoxSearch:
         for place in boxes.owner[stuck].unique().tolist():
             self.given_up[place] = self.dropped[place] = True
             self.found.reasons.setdefault(place, Reason.SUBPROBLEM)
-        side = score.masked_fill(~possible, -math.inf).argmax(1)
-        self.frontier.add(boxes.restrict(~stuck).halves(side[~stuck]))
+        if bool(stuck.all()):
+            return
+        side = score.masked_fill(~possible, -math.inf)[~stuck].argmax(1)
+        self.frontier.add(boxes.restrict(~stuck).halves(side))
 
     def _influence(self) -> dict[int, Float[Tensor, " free units"]]:
         """How much every free input moves the units of the first switching nodes, by the nodes' index."""
