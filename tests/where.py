@@ -93,6 +93,7 @@ WHERE = {
     "networks/layers/pooling.py": "networks/test_network.py::test_graph_computes_what_the_module_computes",
     "networks/layers/clipping.py": "networks/test_layers.py",
     "networks/layers/entries.py": "networks/test_unpooled.py",
+    "networks/layers/resizing.py": "networks/test_layers.py::test_enlarged_images_that_have_no_reader_are_named",
     "networks/layers/shapes.py": "networks/test_network.py::test_graph_computes_what_the_module_computes",
     "networks/layers/transposed.py": "networks/test_layers.py",
     "networks/layers/table.py": "networks/test_network.py::test_what_is_not_piecewise_affine_is_an_error_that_says_where",
