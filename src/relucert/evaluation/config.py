@@ -176,7 +176,7 @@ class RadiusConfig(PointsConfig):
     """An attack for the upper ends: best, cw, ddn, fab, region, none. Its points bound radii from above, besides those that the
     method finds itself."""
     tol: float = 0.01
-    """Relative width to which bab and auto narrow intervals."""
+    """Relative width to which intervals are narrowed. By bab and auto."""
     timeout: float | None = None
     """Seconds that a point may cost. Its share of its batch's. None: 5 for auto, and no limit for other methods."""
     box: bool = True
