@@ -207,6 +207,9 @@ def lipschitz_margins(net: Network, moved: Deviations, x: Tensor, ball: Ball, pr
             least, size = ball.minimum(x, rows).value, rounding.largest
         else:
             below, above = _rooms(moved.values[root], moved.outputs[root])
+            # Slacks that underflow in units of the ball are lost (`Rounding.over`).
+            room = torch.maximum(below, above).flatten(1).amax(1, keepdim=True)
+            size = size + count * torch.finfo(x.dtype).tiny * room
             least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
             least = least * (1 + 2 * relative_rounding(count, x.dtype))
         total = total + value + least
