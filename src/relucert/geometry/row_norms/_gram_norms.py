@@ -102,7 +102,7 @@ class GramNorms(torch.autograd.Function):
 
 
 def _pieces(count: int) -> list[slice]:
-    return [slice(start, min(start + ROWS, count)) for start in range(0, count, ROWS)]
+    return [slice(start, min(start + ROWS, count)) for start in range(0, max(count, 1), ROWS)]
 
 
 def _trusted(squares: Float[Tensor, " n"], terms: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
