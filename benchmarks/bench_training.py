@@ -6,10 +6,10 @@ Steps of MMR training are in bench_mmr.py.
 
 In training neither state lasts: the ball grows from a tenth of eps over the first two fifths of a run, and the weights follow.
 So a run from scratch goes through the scheme's own schedule in few steps (`--steps`), and the seconds of its steps are printed
-for every tenth of it. Weights have fewer steps behind them at each radius than in a run of many epochs, which makes more units
-unstable: what is printed is rather too slow than too fast.
+for every tenth of it. Weights have fewer steps behind them at each radius than in a run of many epochs, which leaves more units
+unstable: what is printed is rather too slow than too fast. With `--schedule` the steps are the first ones of a longer run.
 
-    python benchmarks/bench_training.py [--batch 128] [--repeats 5] [--steps 300]
+    python benchmarks/bench_training.py [--batch 128] [--repeats 5] [--steps 300] [--schedule 46900]
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ def along_schedule(data: Dataset, given: argparse.Namespace) -> None:
     loss = KWTraining().filled(setting).loss(setting)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(0)
+    total = given.schedule or given.steps
     means: list[float] = []
     for stage in range(STAGES):
         seconds, radii, robust = [], [], []
         for number in range(stage * given.steps // STAGES, (stage + 1) * given.steps // STAGES):
             chosen = torch.randint(len(data.x_train), (given.batch,), generator=generator)
             started = time.process_time()
-            terms = loss(net, data.x_train[chosen], data.y_train[chosen], StepContext(number / given.steps, generator))
+            terms = loss(net, data.x_train[chosen], data.y_train[chosen], StepContext(number / total, generator))
             optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()
             optimiser.step()
@@ -100,10 +101,11 @@ def along_schedule(data: Dataset, given: argparse.Namespace) -> None:
             radii.append(float(terms.parts["radius"]))
             robust.append(float(terms.parts["robust"]))
         means.append(statistics.fmean(seconds))
-        print(f"  from scratch, {stage / STAGES:.0%} to {(stage + 1) / STAGES:.0%} of the run: ", end="")
+        print(f"  from scratch, to step {(stage + 1) * given.steps // STAGES} of {total}: ", end="")
         print(f"eps {radii[0]:.3f} to {radii[-1]:.3f}, robust loss {statistics.fmean(robust):.2f}, ", end="")
         print(f"{means[-1] * 1e3:.0f} ms a step, {means[-1] * EXAMPLES / given.batch:.0f} s an epoch", flush=True)
-    print(f"from scratch: {statistics.fmean(means) * EXAMPLES / given.batch:.0f} s an epoch in the mean of the run")
+    epoch = statistics.fmean(means) * EXAMPLES / given.batch
+    print(f"from scratch: {epoch:.0f} s an epoch in the mean of {given.steps} steps")
 
 
 def main() -> None:
@@ -111,6 +113,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--steps", type=int, default=300, help="of the run from scratch")
+    options.add_argument("--schedule", type=int, help="steps of the run that they are the first ones of")
     given = options.parse_args()
     torch.set_num_threads(1)
     data = rc.dataset("mnist")
