@@ -134,11 +134,19 @@ def test_names_of_the_glossary_occur_in_its_files():
     assert {term: lost for term, path, names in rows if (lost := missing_words(path, names))} == {}
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*LINKED, *sorted((ROOT / "results").glob("*.md"))], ids=lambda page: f"{page.parent.name}/{page.stem}"
+)
 def test_links_lead_somewhere(page):
+    """To files and headings that exist; to other hosts by https, with names that can be. Nothing is fetched."""
     lost = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)\s]+)\)|<(https?:[^>\s]+)>", page.read_text()):
+        target = "".join(target)
         if re.match(r"[a-z]+:", target):
+            if not re.fullmatch(
+                r"https://([a-z0-9-]+\.)+[a-z]{2,}(:\d+)?(/[\w./~%+?=&#,:@-]*)?", target, re.IGNORECASE
+            ):
+                lost.append(target)
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page

@@ -53,6 +53,16 @@ def test_help_lists_the_verbs_and_never_imports_torch():
         assert f"relucert {verb}" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_fits_a_screen(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([verb, "--help"] if verb else ["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert not verb or any(line.startswith(f"  relucert {verb}") for line in lines)  # an example
+
+
 def test_train_and_evaluate_from_the_command_line(tmp_path, capsys):
     folder = str(tmp_path / "run")
     assert run([*TRAIN, "--out", folder]) == 0

@@ -12,7 +12,10 @@ from PIL import Image
 from torch import nn
 
 import relucert as rc
+from relucert.cli._next import next_comparison, next_reproduce
 from relucert.cli.main import run
+from relucert.experiments.paper.config import ReproduceConfig
+from relucert.experiments.paper.reproduce import evaluated
 from relucert.records.store import RecordStore
 
 SHOTS = "my photos/of digits"
@@ -122,3 +125,62 @@ def test_a_run_is_gone_on_with(place, capsys):
         capsys.readouterr()
     assert run(["merge", "a run/records.jsonl", "-o", "all of them.jsonl"]) == 0
     assert run(following(capsys)) == 0
+
+
+def test_certificates_are_derived_again_and_then_shown(place, capsys):
+    """check, then check in rational numbers, then show; where one is not proved, what that means."""
+    flags = ["--data", "digits", "--eps", "0.02", "--points", "4", "--method", "crown", "--proofs", "some proofs"]
+    assert run(["certify", "net.safetensors", *flags]) == 0
+    capsys.readouterr()
+    assert run(["check", "some proofs", "--network", "net.safetensors"]) == 0
+    words = following(capsys)
+    assert words == ["check", "some proofs", "--network", "net.safetensors", "--exact"]
+    assert run(words) == 0
+    words = following(capsys)
+    assert words[:2] == ["show", "net.records.jsonl"]
+    assert run(words) == 0
+    assert "robust" in capsys.readouterr().out
+    (place / "some proofs/000000.npz").write_bytes(b"nothing")
+    assert run(["check", "some proofs", "--network", "net.safetensors"]) == 1
+    assert run(following(capsys)) == 0
+    assert "NOT CHECKED: it is not" in " ".join(capsys.readouterr().out.split())
+
+
+def test_data_that_are_there_are_trained_on(place, capsys):
+    assert run(["data", "fetch", "digits"]) == 0
+    words = following(capsys)
+    assert words[:3] == ["train", "--data", "digits"]
+    assert run([*words, "--epochs", "1", "--model", "fc-1x8"]) == 0
+    capsys.readouterr()
+    assert run(["data", "fetch", "digits", "--folder", "my data"]) == 0
+    words = following(capsys)
+    assert words == ["data", "info", "digits", "--folder", "my data"]
+    assert run(words) == 0
+
+
+def test_what_follows_the_experiments_of_the_paper(place, capsys):
+    """list, then all on the digits; a table on the digits, then the queue of its trainings; a table, then a report."""
+    assert run(["reproduce", "list"]) == 0
+    assert following(capsys) == ["reproduce", "all", "--quick"]
+    quick = [
+        "--models",
+        "fc1",
+        "--schemes",
+        "plain",
+        "--epochs",
+        "1",
+        "--points",
+        "3",
+        "--out",
+        "a folder",
+        "--runs",
+        "none",
+    ]
+    assert run(["reproduce", "table3", *quick, "--quick"]) == 0
+    words = following(capsys)
+    assert words == ["reproduce", "table3", *quick, "--queue", "--hours", "0"]
+    config = ReproduceConfig(name="table3", models=("fc1",), quick=True, epochs=1, out=Path("a folder"))
+    assert run(shlex.split(next_comparison(evaluated(config)))[2:]) == 0
+    assert "fc1" in (place / "report.html").read_text()
+    line = next_reproduce(config, quick=False, queue=True, hours=None)
+    assert line == "next: relucert reproduce table3 --models fc1 --epochs 1 --out 'a folder' --queue"

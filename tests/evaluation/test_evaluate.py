@@ -12,7 +12,7 @@ from relucert.evaluation import evaluate as module
 from relucert.evaluation.certify import verdicts
 from relucert.evaluation.config import CertifyConfig, EvaluateConfig, RadiusConfig
 from relucert.evaluation.evaluate import EvaluateTask, evaluate
-from relucert.evaluation.radius import radii
+from relucert.evaluation.radius import Radii, RadiusTask, radii
 from relucert.networks.prediction import predictions
 from relucert.records.record import Verdict
 from relucert.records.store import RecordStore
@@ -71,6 +71,26 @@ def test_an_evaluation_stopped_anywhere_ends_with_the_same_records(config, tmp_p
         resumed = evaluate(part)
         assert {record.key: record for record in RecordStore(part.records).records()} == lines
         assert resumed.robust_error == whole.robust_error
+
+
+class Backwards(RadiusTask):
+    """Radii of which the last of a batch is known first."""
+
+    def _solve(self, x, y, piece):
+        yield from reversed(list(super()._solve(x, y, piece)))
+
+
+def test_records_come_in_the_order_of_points_or_as_they_are_known(run, tmp_path):
+    config = RadiusConfig(
+        model=run.folder, data="digits", method="region(regions=1)", points=9, batch=5, out=tmp_path / "r.jsonl"
+    )
+    assert [record.index for record in Backwards(config).records({8, 6})] == [6, 8]
+    known = list(Backwards(config).records(in_order=False))
+    assert [record.index for record in known] == [6, 8, 4, 3, 2, 1, 0, 7, 5]
+    ordered = sorted(known, key=lambda record: record.index)
+    assert list(Backwards(config).records()) == ordered
+    assert radii(config) == Radii.of(known, torch.float32)
+    assert list(Backwards(config).records(in_order=False)) == ordered  # all are there
 
 
 def test_some_points_alone_have_the_records_of_all(config, tmp_path):

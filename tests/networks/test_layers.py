@@ -17,6 +17,7 @@ from asserts import assert_sound
 from relucert.core.errors import InvalidInput, UnsupportedLayer
 from relucert.core.properties import class_stays
 from relucert.networks.checkpoints import digest, load, save
+from relucert.networks.layers import resizing
 from relucert.networks.layers.clipping import at_least, at_most
 from relucert.networks.layers.transposed import ConvTranspose2d
 from relucert.networks.network import Network
@@ -75,6 +76,12 @@ CALLS: dict[str, Callable] = {
     "max pool of sequences": lambda m, z: F.max_pool1d(z.reshape(-1, 2, 4), 2),
     "average of sequences": lambda m, z: F.avg_pool1d(z.reshape(-1, 2, 4), 3, 1, 1),
     "adaptive max pool": lambda m, z: F.adaptive_max_pool2d(z.reshape(-1, 1, 2, 4), (1, 2)),
+    "nearest": lambda m, z: F.interpolate(z.reshape(-1, 2, 2, 2), (4, 6)),
+    "nearest of sequences": lambda m, z: F.interpolate(z.reshape(-1, 2, 4), scale_factor=2, mode="nearest-exact"),
+    "stack": lambda m, z: torch.stack([z.reshape(-1, 2, 4), F.relu(z).reshape(-1, 2, 4)], -1),
+    "stack of one": lambda m, z: torch.stack([z], dim=1),
+    "repeated": lambda m, z: z.reshape(-1, 2, 4).repeat_interleave(3, 1),
+    "shuffled": lambda m, z: F.pixel_unshuffle(F.pixel_shuffle(z.reshape(-1, 4, 1, 2), 2), (2)),
 }  # fmt: skip
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d same": (lambda: nn.Conv1d(2, 4, 4, padding="same", groups=2), (2, 6)),
@@ -90,6 +97,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "max pool of sequences": (lambda: nn.MaxPool1d(3, 2, 1, ceil_mode=True), (2, 6)),
     "average of sequences": (lambda: nn.AvgPool1d(3, 2, 1, count_include_pad=False), (2, 6)),
     "adaptive max pool": (lambda: nn.AdaptiveMaxPool2d((2, None)), (1, 4, 3)),
+    "upsample": (lambda: nn.Upsample(scale_factor=(2, 3)), (2, 2, 3)),
+    "upsample nearest": (lambda: nn.UpsamplingNearest2d(size=(4, 4)), (1, 2, 2)),
+    "pixel shuffle": (lambda: nn.PixelShuffle(2), (8, 1, 2)),
+    "pixel unshuffle": (lambda: nn.PixelUnshuffle(2), (2, 4, 2)),
 }  # fmt: skip
 
 
@@ -177,6 +188,29 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     with pytest.raises(InvalidInput, match="must fit shape"):
         Network(Calls(lambda m, z: z[:, 9]), (6,))
     assert ConvTranspose2d.kind == "conv_transpose2d"
+
+
+def test_enlarged_images_that_have_no_reader_are_named() -> None:
+    for layer, what in (
+        (nn.Upsample(scale_factor=2, mode="bilinear"), "only the mode 'nearest' is, got 'bilinear': it is affine"),
+        (nn.Upsample(size=(3, 4)), r"sizes must become multiples of themselves, got \(2, 2\) and \(3, 4\)"),
+        (nn.Upsample(scale_factor=100), "entries are repeated 1 to 64 times, got 100"),
+        (nn.PixelShuffle(3), r"it needs images with a multiple of 3 \* 3 channels, got shape \(4, 2, 2\)"),
+        (nn.PixelUnshuffle(3), "it needs images with sizes that are multiples of 3"),
+    ):
+        with pytest.raises(UnsupportedLayer, match=what):
+            Network(nn.Sequential(layer, nn.Flatten()), (4, 2, 2))
+    for call, what in (
+        (lambda m, z: torch.stack([z, z]), "values of one shape along an axis behind the batch"),
+        (lambda m, z: z.repeat_interleave(2)[None], "all entries along one axis equally often"),
+    ):
+        module = Calls(call)
+        module(
+            torch.zeros(2, 6)
+        )  # stacked, the batch of two is another shape than in tracing: the stack is named all the same
+        with pytest.raises(UnsupportedLayer, match=what):
+            Network(module, (6,))
+    assert len(resizing.FAMILY.modules) == 3
 
 
 # Modules inside others, and outputs with a name.

@@ -293,7 +293,11 @@ def test_a_sweep_that_is_interrupted_or_killed_goes_on(number, workers, tmp_path
     assert whole.wait(300) == 0, whole.stderr.read()
     running = command(tmp_path / "parts", *workers)
     await_lines(tmp_path / "parts/trials.jsonl", 4)
+    running.send_signal(signal.SIGSTOP)
+    lines = [(tmp_path / name / "trials.jsonl").read_bytes().count(b"\n") for name in ("parts", "whole")]
+    assert 4 <= lines[0] < lines[1]  # it has begun, and is not over
     running.send_signal(number)
+    running.send_signal(signal.SIGCONT)
     said = running.communicate(timeout=100)[1]
     if number == signal.SIGINT:
         assert running.returncode == 130
@@ -360,12 +364,18 @@ def test_a_journal_on_a_full_disk_loses_nothing(tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def pages(folder: Path) -> int:
+    """What the files of a folder take on a disk with pages of four kilobytes."""
+    return sum(-(-path.stat().st_size // 4096) for path in folder.rglob("*") if path.is_file())
+
+
 @pytest.mark.slow
-def test_a_full_disk_is_one_error_and_loses_nothing(tmp_path):
-    """A file system of half a megabyte, where mounting one is allowed; then more room, and the sweep goes on."""
+def test_a_full_disk_is_one_error_and_loses_nothing(whole, tmp_path):
+    """A file system with room for three quarters of a sweep, where mounting one is allowed; then more, and it goes on."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)], capture_output=True).returncode:
+    room = f"size={4 * (3 * pages(whole.folder) // 4)}k"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", room, "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("needs the right to mount a file system")
     try:
         full = command(disk / "sweep")
@@ -375,12 +385,13 @@ def test_a_full_disk_is_one_error_and_loses_nothing(tmp_path):
         assert "No space left on device" in said
         assert "Traceback" not in said
         kept = read_trials(disk / "sweep/trials.jsonl")[0]
-        assert 0 < len(kept) < 4 or kept[-1].state == "open"
+        assert kept[0].figures
+        assert kept[-1].state == "open"
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         again = command(disk / "sweep")
         assert again.wait(300) == 0, again.stderr.read()
         trials = read_trials(disk / "sweep/trials.jsonl")[0]
-        assert len(trials) == 4
+        assert [trial.state in ("done", "stopped") for trial in trials] == [True] * 4
         for before, after in zip(kept, trials, strict=False):
             assert after.figures[: len(before.figures)] == before.figures
     finally:

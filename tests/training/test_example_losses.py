@@ -15,6 +15,7 @@ from relucert.training._schedules import Count, Schedule, Tightening
 from relucert.training.losses.adversarial import Adversarial
 from relucert.training.losses.bounded import Bounded
 from relucert.training.losses.cross_lipschitz import CrossLipschitz
+from relucert.training.losses.expressive import Expressive
 from relucert.training.losses.loss import StepContext
 from relucert.training.losses.maximum_margin import MaximumMargin
 from relucert.training.losses.plain import Plain
@@ -59,13 +60,32 @@ LOSSES = {
         lambda *batch: rc.losses.crown_ibp(*batch, BALL, intervals=0.5),
         Bounded(method="crown-ibp", ball=BALL, tightening=WHOLE, intervals=0.5),
     ),
+    "mtl-ibp": (
+        lambda *batch: rc.losses.mtl_ibp(*batch, BALL, 0.3, rc.PGD(steps=3)),
+        Expressive(method="mtl-ibp", ball=BALL, tightening=WHOLE, weight=0.3, attack=rc.PGD(steps=3)),
+    ),
+    "cc-ibp": (
+        lambda *batch: rc.losses.cc_ibp(*batch, BALL, 0.3, rc.PGD(steps=3)),
+        Expressive(method="cc-ibp", ball=BALL, tightening=WHOLE, weight=0.3, attack=rc.PGD(steps=3)),
+    ),
+    "sabr": (
+        lambda *batch: rc.losses.sabr(*batch, BALL, 0.3, rc.PGD(steps=3)),
+        Expressive(method="sabr", ball=BALL, tightening=WHOLE, weight=0.3, attack=rc.PGD(steps=3)),
+    ),
     "stability": (
         lambda *batch: rc.losses.stability(*batch, BALL, (0.01, 0.001), rc.PGD(steps=3)),
         Stability(BALL, 3, 0.01, 0.001),
     ),
     "spectral": (lambda *batch: rc.losses.spectral(*batch, 0.1), Spectral(0.1, WHOLE)),
 }
-ALONE = set(LOSSES) - {"at", "mmr+at", "stability"}  # losses of an example that depend on that example alone
+ALONE = set(LOSSES) - {
+    "at",
+    "mmr+at",
+    "stability",
+    "mtl-ibp",
+    "cc-ibp",
+    "sabr",
+}  # losses of an example that depend on that example alone
 NAMES = ["fc deep", "cnn", "residual", "max pool"]
 
 
@@ -139,6 +159,8 @@ def test_modules_and_radii_of_single_examples_are_taken():
             "k_b must be a whole",
         ),
         (lambda b: rc.losses.mmr_universal(*b, 1.0, (1.0, 1.0)), "lam must be two numbers, for l_1 and l_inf, got 1.0"),
+        (lambda b: rc.losses.mtl_ibp(*b, BALL, 1.5), "alpha must be a number from 0 to 1, got 1.5"),
+        (lambda b: rc.losses.sabr(*b, BALL, 0.0), "ratio must be a number above 0 and at most 1, got 0.0"),
         (lambda b: rc.losses.plain(b[0], b[1], b[2] + 9), "y must lie in"),
         (lambda b: rc.losses.spectral(*b, -1.0), "eps must be a number >= 0, got -1.0"),
         (lambda b: rc.losses.stability(*b, BALL, (1.0, -1.0)), "weights must be two numbers >= 0"),

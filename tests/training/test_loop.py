@@ -62,6 +62,7 @@ MARGIN = "lam=0.5, gamma_b=0.3, gamma_d=0.3"
         ("mmr-universal", "fc1", 1),
         ("cross-lipschitz(lam=0.5)", "fc1", 2), ("kw", "fc1", 2), ("ibp", "cnn", "inf"), ("crown-ibp", "fc10", "inf"),
         ("rs(lam=0.5, attack_steps=3)", "cnn", "inf"), ("spectral", "cnn", 2),
+        ("mtl-ibp", "cnn", "inf"), ("cc-ibp", "fc1", 2), ("sabr", "cnn", "inf"), (f"mmr+ibp({MARGIN})", "fc-2x30", "inf"),
     ],
 )  # fmt: skip
 def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, model, p, tmp_path):
@@ -78,6 +79,20 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights_and_metrics(scheme, m
     assert digest(resumed.net) == digest(whole.net)
     assert measured(resumed) == measured(whole)
     assert not (tmp_path / "stopped" / STATE_FILE).exists()
+
+
+def test_a_run_stopped_while_weights_are_averaged_ends_with_the_same_ones(tmp_path):
+    settings = SMALL | {"model": "fc-2x20", "batch_norm": True, "average": 0.5, "clip": 1.0, "evaluate_points": 0}
+    whole = train(TrainConfig(**settings, out=tmp_path / "whole"))
+    config = TrainConfig(**settings, out=tmp_path / "stopped")
+    for steps in (7, 19, 24):
+        with pytest.raises(KeyboardInterrupt):
+            train(config, StopAfter(steps))
+    resumed = train(config)
+    assert digest(resumed.net) == digest(whole.net)
+    assert measured(resumed) == measured(whole)
+    other = train(TrainConfig(**settings | {"average": 0.0}, out=tmp_path / "last"))
+    assert digest(other.net) != digest(whole.net)
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):

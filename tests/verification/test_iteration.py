@@ -14,6 +14,7 @@ from relucert.networks.architectures import mlp
 from relucert.networks.network import Network
 from relucert.verification import _incomplete as incomplete
 from relucert.verification import _narrowing as narrowing
+from relucert.verification import _radii
 from relucert.verification import _search as search
 from zoo import inputs, network, randomised
 
@@ -62,6 +63,20 @@ def test_a_loop_that_is_left_costs_nothing_more(case, monkeypatch):
     interrupt(monkeypatch, incomplete, "proved_margins", 3)
     steps = rc.decisions(net, x, y, BALL, "crown", batch=2)
     assert sorted(next(steps).index for _ in range(4)) == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+
+
+def test_the_first_radii_by_auto_come_before_the_others_are_begun(case, monkeypatch):
+    net, x, y = case
+    whole = rc.radius(net, x, y, method="auto(nodes=20)", tol=0.2)
+    interrupt(monkeypatch, _radii, "_crown", 2)
+    steps = rc.intervals(net, x, y, method="auto(nodes=20)", tol=0.2)
+    first = dict(next(steps) for _ in range(4))
+    assert sorted(first) == [0, 1, 2, 3]
+    for i, found in first.items():  # which depend on the clock
+        assert 0 < float(found.lower) <= float(whole.upper[i])
+        assert float(whole.lower[i]) <= float(found.upper)
     with pytest.raises(KeyboardInterrupt):
         next(steps)
 

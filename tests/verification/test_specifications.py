@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import clauses
 from planted import planted
 from relucert.core.errors import InvalidInput
 from relucert.evaluation.competition import load_instance, verify
@@ -48,6 +49,19 @@ def test_planted_networks(tmp_path: Path, safe: bool) -> None:
 def test_five_hundred_planted_networks(tmp_path: Path, safe: bool) -> None:
     words = [_check(tmp_path, seed, safe=safe) for seed in range(500)]
     assert words.count("unsat" if safe else "sat") == 500
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("block", range(8))
+def test_few_hostile_specifications(block: int) -> None:
+    """No answer about clauses of several rows, wide boxes and l2 balls that exact arithmetic refutes; see `clauses`."""
+    assert not clauses.run(range(2 * block, 2 * block + 2))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_many_hostile_specifications(block: int) -> None:
+    assert not clauses.run(range(10_000 + 10 * block, 10_010 + 10 * block))[1]
 
 
 def test_the_clock_is_kept(tmp_path: Path) -> None:
@@ -140,20 +154,39 @@ def test_a_ball_is_rounded_outwards() -> None:
     assert not Round((Fraction(0),), Fraction("0.01")).contains([Fraction("0.1") + Fraction(1, 10**30)])
 
 
-@pytest.mark.parametrize("radius", [None, Fraction(1)], ids=["box", "l2"])
-def test_every_clause_has_a_row_of_its_own_where_bounds_overflow(tmp_path: Path, radius: Fraction | None) -> None:
-    """y = x + 2 for x > -2. The first conjunction never holds; the second always does, and its bound is minus infinity."""
+def _shift(folder: Path) -> tuple[Network, Runtime]:
+    """y = relu(x + 2)."""
     net = Network(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)), (2,)).eval()
     net.box = None
     with torch.no_grad():
         for parameter, value in zip(net.parameters(), (torch.eye(2), 2.0, torch.eye(2), 0.0), strict=True):
             parameter.copy_(torch.as_tensor(value))
-    save_onnx(net, tmp_path / "shift.onnx")
+    save_onnx(net, folder / "shift.onnx")
+    return in_double(net), Runtime(folder / "shift.onnx")
+
+
+@pytest.mark.parametrize("radius", [None, Fraction(1)], ids=["box", "l2"])
+def test_every_clause_has_a_row_of_its_own_where_bounds_overflow(tmp_path: Path, radius: Fraction | None) -> None:
+    """The first conjunction never holds; the second always does, and its bound is minus infinity."""
+    net, runtime = _shift(tmp_path)
     large = Fraction(2) ** 1023
     never = (Inequality({0: Fraction(1)}, Fraction(0)), Inequality({1: Fraction(1)}, Fraction(0)))
     always = (Inequality({0: -large, 1: -large}, Fraction(0)),)
     ball = None if radius is None else Round((Fraction(0), Fraction(0)), radius)
     case = Case((Fraction(-1),) * 2, (Fraction(1),) * 2, (never, always), ball)
-    runtime = Runtime(tmp_path / "shift.onnx")
-    answer = decide_specification(in_double(net), Specification(2, 2, (case,)), runtime, time.monotonic() + 1)
+    answer = decide_specification(net, Specification(2, 2, (case,)), runtime, time.monotonic() + 1)
     assert answer.word != "unsat"
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_sides_beyond_the_numbers_of_float32_are_sides(tmp_path: Path) -> None:
+    """y_0 is at most 0 nowhere for x_0 >= -1, and above 4 for large x_0."""
+    net, runtime = _shift(tmp_path)
+    for inequality, word in (
+        (Inequality({0: Fraction(1)}, Fraction(0)), "unsat"),
+        (Inequality({0: Fraction(-1)}, Fraction(-4)), "sat"),
+    ):
+        case = Case((Fraction(-1),) * 2, (Fraction(10) ** 39,) * 2, ((inequality,),))
+        answer = decide_specification(net, Specification(2, 2, (case,)), runtime, time.monotonic() + 20)
+        assert answer.word == word
+        assert answer.counterexample is None or case.contains(answer.counterexample.x)

@@ -74,6 +74,29 @@ def ascend(
     return ball.project(x, z)
 
 
+def ascend_in_cube(
+    net: Network, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, method: PGD,
+    uniform: Float[Tensor, " batch *input"],
+) -> Float[Tensor, " batch *input"]:  # fmt: skip
+    """The same in l_inf at a fraction of the cost, for training: points lie in the ball up to the rounding of one sum.
+
+    The start is uniform in the ball cut with its box: `uniform` has numbers from [0, 1].
+    """
+    low, high = cube(x, ball)
+    z = low + (high - low) * uniform
+    length = method.share * ball.radii(x).reshape(-1, *[1] * (x.dim() - 1))
+    for _ in range(method.steps):
+        gradient, _, _ = ascent(net, z, partial(cross_entropy, y=y))
+        z = torch.clamp(z + length * gradient.sign(), low, high)
+    return z
+
+
+def cube(x: Float[Tensor, " batch *input"], ball: Ball) -> tuple[Tensor, Tensor]:
+    """The ends of an l_inf ball cut with its box, as computed in the dtype of x."""
+    eps, (lower, upper) = ball.radii(x).reshape(-1, *[1] * (x.dim() - 1)), ball.bounds(x)
+    return torch.maximum(x - eps, lower), torch.minimum(x + eps, upper)
+
+
 def _search(
     net: Network, x: Tensor, y: Tensor, ball: Ball, method: PGD, generator: torch.Generator
 ) -> tuple[Float[Tensor, " batch *input"], Bool[Tensor, " batch"]]:

@@ -122,6 +122,7 @@ def _list(config: List) -> int:
 
 
 def _fetch(config: Fetch) -> int:
+    from relucert.cli._next import next_fetch
     from relucert.data import fetch
 
     rows = []
@@ -141,6 +142,8 @@ def _fetch(config: Fetch) -> int:
             _print(f"{name}: {said.get(before, 'downloaded')}{f', {path}' if path else ''}")
     if config.json:
         _print_json(rows)
+    else:
+        print(next_fetch([row["name"] for row in rows if row["error"] is None], config.folder))
     return 2 if any(row["error"] is not None for row in rows) else 0
 
 

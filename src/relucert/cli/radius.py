@@ -38,7 +38,8 @@ def run(config: Radius) -> int:
 
     radii = RadiusConfig(**{field.name: getattr(config, field.name) for field in fields(RadiusConfig)})
     task = RadiusTask(radii)
-    found = Radii.of(list(followed(task.records(), len(task), "radii", hidden=config.json)), task.net.dtype)
+    records = followed(task.records(in_order=False), len(task), "radii", hidden=config.json)
+    found = Radii.of(list(records), task.net.dtype)
     if config.json:
         for record, exact in zip(found.records, found.exact, strict=True):
             print(json_format.dumps(line(record) | {"exact": exact}))

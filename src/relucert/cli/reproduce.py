@@ -40,10 +40,13 @@ EXAMPLES = (
 
 def run(config: Reproduce) -> int:
     """Run experiments or trainings, and print what was written or is missing."""
+    from relucert.cli._next import next_line
     from relucert.experiments.paper.registry import LIST, entries, listing
 
     if config.name == LIST:
         print(json_format.dumps(entries(config.runs)) if config.json else listing(config.runs))
+        if not config.json:
+            print(next_line("reproduce", "all", "--quick"))
         return 0
     from relucert.training.progress import Terminal, Watcher
 
@@ -63,20 +66,25 @@ def run(config: Reproduce) -> int:
 
 def _queue(config: Reproduce, plain: ReproduceConfig, say: Say, watcher: Watcher) -> int:
     """Print the queue of trainings, and do them."""
+    from relucert.cli._next import next_reproduce
     from relucert.experiments.paper.queue import queue, queue_table, work_off
 
     trainings = queue(plain)
     print(
         json_format.dumps([one.to_json() for one in trainings]) if config.json else queue_table(trainings), flush=True
     )
-    if plain.hours != 0 and not work_off(plain, trainings, say, watcher):
+    done = not trainings or (plain.hours != 0 and work_off(plain, trainings, say, watcher))
+    if not done and plain.hours:
         say(f"stopped after {plain.hours:g} hours; the same command goes on")
+    if not config.json:
+        print(next_reproduce(plain, hours=None, queue=not done))
     return 0
 
 
 def _tables(config: Reproduce, plain: ReproduceConfig, say: Say, watcher: Watcher) -> int:
     """Run experiments, and print the files."""
-    from relucert.experiments.paper.reproduce import reproduce
+    from relucert.cli._next import next_comparison, next_reproduce
+    from relucert.experiments.paper.reproduce import evaluated, reproduce
 
     written = reproduce(plain, say, watcher)
     if config.json:
@@ -85,4 +93,7 @@ def _tables(config: Reproduce, plain: ReproduceConfig, say: Say, watcher: Watche
     for path in written:
         if path.suffix in (".md", ".png"):
             print(path)
+    print(
+        next_reproduce(plain, quick=False, queue=True, hours=0) if config.quick else next_comparison(evaluated(plain))
+    )
     return 0

@@ -22,7 +22,7 @@ class Sweep(TrainConfig):
     """
 
     scheme: str = "plain"
-    """Training scheme of all runs, such as mmr or "mmr(lambda=2)"."""
+    """Training scheme, such as mmr or "mmr(lambda=2)"."""
     vary: tuple[str, ...] = ()
     """What varies, such as lam=0.5,1,2 "rate=log(1e-4,1e-2)". Fields of a run or parameters of the scheme, with values or a
     range: "gamma=uniform(0.1,0.3)", "epochs=int(5,20)"; gamma is gamma_b and gamma_d."""
@@ -39,7 +39,7 @@ class Sweep(TrainConfig):
     every: int = 1
     """Epochs between decisions whether a trial goes on. For halving: before the first one."""
     method: str = "crown"
-    """The method that proves robustness on held-out examples."""
+    """How held-out examples are proved robust. Any method of certify."""
     points: int | None = 500
     """How many held-out examples it gets; None: all."""
     workers: int | None = None
@@ -69,7 +69,7 @@ COMMON = (
     "out",
 )
 ALSO = ("train", TrainConfig)
-EXAMPLES = ("relucert sweep --data digits --scheme mmr --epochs 5 --vary lam=1,2 gamma=0.1,0.2",)
+EXAMPLES = ("relucert sweep --data digits --scheme mmr --epochs 5 --vary lam=1,2",)
 
 
 def run(config: Sweep) -> int:

@@ -58,7 +58,8 @@ class _InPieces(torch.autograd.Function):
         if ctx.kept is not None:
             given, pieces = ctx.kept
             for results, part in zip(pieces, gradient.split(ctx.size, 1), strict=True):
-                _add(totals, wanted, _gradients(results, given, wanted, part))
+                if bool(part.any()):
+                    _add(totals, wanted, _gradients(results, given, wanted, part))
             return None, None, None, *totals
         for rows in _with_gradient(gradient).split(ctx.size):
             with torch.enable_grad():

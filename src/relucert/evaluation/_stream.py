@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from copy import copy
@@ -112,11 +113,15 @@ class Task(Generic[Config]):
         return task
 
     @torch.no_grad()
-    def records(self, only: Collection[int] | None = None) -> Generator[Record, None, None]:
-        """The records of all points in order, or `only` of these; new ones are stored as they come."""
+    def records(self, only: Collection[int] | None = None, *, in_order: bool = True) -> Generator[Record, None, None]:
+        """The records of all points, or `only` of these; new ones are stored as they come.
+
+        They come in the order of the points; without `in_order` those that are there already come first, and then every other
+        one as soon as it is known.
+        """
         with self.executor() as executor, RecordStore(self.config.records, writable=True) as store:
             self._inspect(store)
-            yield from self._stream(store, executor, only)
+            yield from self._stream(store, executor, only, in_order)
 
     def executor(self) -> Executor:
         """Where the configuration wants points to be worked on."""
@@ -125,31 +130,33 @@ class Task(Generic[Config]):
         return executor_of(workers_beside(self.net.device, self.config.workers))
 
     def _stream(
-        self, store: RecordStore, executor: Executor, only: Collection[int] | None
+        self, store: RecordStore, executor: Executor, only: Collection[int] | None, in_order: bool
     ) -> Generator[Record, None, None]:
-        """The records of the points in order; a batch with a point that has none is evaluated, and stored as answers come.
+        """The records of the points; a batch with a point that has none is evaluated, and stored as answers come.
 
         Batches are evaluated as a whole, whichever of their points have records: an answer may depend on the others.
         """
         chosen = frozenset(self.numbers if only is None else only)
         keys = {index: self.question.record(index).key for index in self.numbers if index in chosen}
-        batches = torch.arange(len(self)).split(self.config.batch)
-        known, waiting, order, next_ = versions(), [], list(keys.values()), 0
-        for places in batches:
+        before = [key for key in keys.values() if key in store]
+        known, waiting, left = versions(), [], deque(keys.values() if in_order else before)
+        for places in torch.arange(len(self)).split(self.config.batch):
             wanted = [keys[index] for index in (self.numbers[i] for i in places.tolist()) if index in keys]
             if not all(key in store for key in wanted):
                 waiting.append(places)
+        while left and left[0] in store:
+            yield store.record(left.popleft())
         if waiting:
-            share = Share(self)
+            share, stored = Share(self), set(before)
             with closing(executor.answers(share, torch.cat(waiting), self.config.batch, fixed=True)) as answers:
                 for index, facts in answers:
                     if index in keys:
                         save(self.question, store, index, facts, known)
-                    while next_ < len(order) and order[next_] in store:
-                        yield store.record(order[next_])
-                        next_ += 1
-        for key in order[next_:]:
-            yield store.record(key)
+                        if not in_order and keys[index] not in stored:
+                            left.append(keys[index])
+                    while left and left[0] in store:
+                        yield store.record(left.popleft())
+        yield from map(store.record, left)
 
     def _inspect(self, store: RecordStore) -> None:
         """Check the counterexamples of what is there already, and say which records cannot be used."""

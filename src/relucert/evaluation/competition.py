@@ -12,6 +12,7 @@ import importlib
 import io
 import multiprocessing
 import os
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relucert.core.errors import DamagedData, FileAccessError, InvalidInput, RelucertError, UnsupportedLayer
+from relucert.core.interrupts import uninterrupted
 from relucert.records.atomic import AppendFile, write_atomically
 from relucert.records.untrusted import reading
 
@@ -239,9 +241,10 @@ def _answers(todo: list[Instance], folder: Path, workers: int, counterexamples: 
                 one = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(theirs, one, folder, counterexamples), daemon=True)
-                process.start()
+                with uninterrupted():
+                    process.start()
+                    running[ours] = (process, one, time.monotonic())
                 theirs.close()
-                running[ours] = (process, one, time.monotonic())
             first = min(begun + one.limit + GRACE for _, one, begun in running.values())
             ready = wait(list(running), timeout=max(0.0, first - time.monotonic()))
             for pipe in list(running):
@@ -279,7 +282,8 @@ def _import_all() -> None:
 
 
 def _child(pipe: Any, one: Instance, folder: Path, counterexamples: Path | None) -> None:
-    """Answer one instance in a process of its own."""
+    """Answer one instance in a process of its own. An interruption is left to the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     started = time.monotonic()
     try:
         answer = verify(_file(folder / one.onnx), _file(folder / one.vnnlib), one.limit, started)

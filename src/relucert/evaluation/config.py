@@ -28,6 +28,15 @@ def run_config(model: Path) -> TrainConfig | None:
         raise InvalidInput(f"model: {file} must be the configuration of a run, got an error: {error}") from error
 
 
+def records_beside(model: Path) -> Path:
+    """Where the records about a model go: into a run's folder, or beside a file.
+
+    >>> records_beside(Path("runs/net.safetensors")).as_posix()
+    'runs/net.records.jsonl'
+    """
+    return model / "records.jsonl" if model.is_dir() else model.with_suffix(".records.jsonl")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PointsConfig:
     """A question about a network and the test points of a data set."""
@@ -98,9 +107,7 @@ class PointsConfig:
     @property
     def records(self) -> Path:
         """Where the records go: as given, or into a run's folder, or beside a model's file."""
-        if self.out is not None:
-            return self.out
-        return self.model / "records.jsonl" if self.model.is_dir() else self.model.with_suffix(".records.jsonl")
+        return records_beside(self.model) if self.out is None else self.out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +176,7 @@ class RadiusConfig(PointsConfig):
     """An attack for the upper ends: best, cw, ddn, fab, region, none. Its points bound radii from above, besides those that the
     method finds itself."""
     tol: float = 0.01
-    """Relative width to which bab and auto narrow intervals."""
+    """Relative width to which intervals are narrowed. By bab and auto."""
     timeout: float | None = None
     """Seconds that a point may cost. Its share of its batch's. None: 5 for auto, and no limit for other methods."""
     box: bool = True

@@ -38,6 +38,7 @@ class Radii:
     @classmethod
     def of(cls, records: list[Record], dtype: torch.dtype) -> Radii:
         """The summary of records of a network in `dtype`, on which the tolerance of `exact` depends."""
+        records = sorted(records, key=lambda record: record.index)
         tolerance = 1e-4 if dtype == torch.float32 else 1e-6
         ends = [(record.lower or 0.0, math.inf if record.upper is None else record.upper) for record in records]
         right = [i for i, record in enumerate(records) if record.verdict != Verdict.MISCLASSIFIED]

@@ -29,6 +29,7 @@ from relucert.training.progress import Terminal
 from relucert.training.recipes import RECIPES, default_eps
 from relucert.training.run import MODEL_FILE
 from relucert.training.schemes.bounded import BoundedTraining
+from relucert.training.schemes.expressive import CoefficientTraining
 
 FOLDER = Path("results")
 ATTACK = "pgd(steps=40, restarts=10)"
@@ -38,6 +39,7 @@ FIGURES = "evaluation.json"
 #: Networks on which methods are compared, and in which norm.
 LADDERS: dict[str, float] = {
     "mnist-fc1-kw-inf": math.inf,
+    "mnist-cnn-mmr+at-inf": math.inf,
     "mnist-cnn-kw-inf": math.inf,
     "mnist-cnn-crown-ibp-inf": math.inf,
     "mnist-cnn-ibp-inf": math.inf,
@@ -63,6 +65,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("fmnist", "fc1", "at(attack_steps=10)", math.inf, {"epochs": 80, "decay": 0.7}),
     ("fmnist", "fc1", "mmr+at(attack_steps=10)", math.inf, {"epochs": 40, "rate": 5e-4}),
     ("fmnist", "fc1", "mmr", 2.0, {"epochs": 10, "rate": 5e-4}),
+    ("fmnist", "cnn", "mtl-ibp(alpha=0.5)", math.inf, {"epochs": 6}),
     ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
     ("mnist", "cnn", "at(attack_steps=10)", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),
@@ -104,8 +107,10 @@ def command(config: TrainConfig) -> str:
 
 
 def scheme(config: TrainConfig) -> str:
-    """The name of the scheme of a network, and the share of cross-entropy in its loss if it trains against bounds."""
+    """The name of the scheme of a network, and what its loss consists of if it trains against bounds."""
     filled = config.settings.scheme
+    if isinstance(filled, CoefficientTraining):
+        return f"{filled.name}, {filled.alpha:g} of the loss by intervals"
     if not isinstance(filled, BoundedTraining) or not filled.kappa:
         return filled.name
     return f"{filled.name}, {filled.kappa:g} of the loss {'at PGD points' if filled.adversarial else 'at the inputs'}"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -115,6 +115,14 @@ class WindowHyperplanes(Hyperplanes):
         """Whether windows reach into the padding."""
         return bool((self.windows < 0).any())
 
+    @cached_property
+    def entries(self) -> Tensor | None:
+        """The number of each position among the entries of all windows, where every position is in one window."""
+        places = self.windows.flatten()
+        _, height, width = self.node.op.in_shape
+        every = torch.arange(height * width, device=places.device)
+        return places.argsort() if places.sort().values.equal(every) else None
+
     @property
     def count(self) -> int:
         return math.prod(self.node.shape) * self.windows.shape[1]
@@ -158,10 +166,35 @@ class WindowHyperplanes(Hyperplanes):
     ) -> Float[Tensor, " batch n hyperplanes"]:
         flat = directions.flatten(3)
         windows, lead = self.windows.to(flat.device), flat.shape[:3]
+        if self.entries is not None:
+            tables = windows.flatten(), self.entries.to(flat.device)
+            return cast(Tensor, _Comparisons.apply(flat, pattern.flatten(2), *tables)).flatten(2)
         own = flat.gather(3, pattern.flatten(2)[:, None].expand(*lead, -1)).unsqueeze(4)
         other = flat.gather(3, windows.clamp(min=0).flatten().expand(*lead, -1)).unflatten(3, windows.shape)
         found = own - other
         return (found.masked_fill(windows < 0, 0.0) if self.padded else found).flatten(2)
+
+
+class _Comparisons(torch.autograd.Function):
+    """`apply(values, winners, places, entries)`: the entries of all windows minus the winner of their window.
+
+    Values (batch, n, channels, positions), winners (batch, channels, windows); every position is in one window, so the gradient
+    goes back by the inverse of `places`: nothing is added up but what the winners have of their windows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, winners: Tensor, places: Tensor, entries: Tensor) -> Tensor:
+        winners = winners[:, None].expand(*values.shape[:3], -1)
+        ctx.work = winners, entries
+        found = values.index_select(3, places).unflatten(3, (winners.shape[3], -1))
+        return found.sub_(values.gather(3, winners)[..., None])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        winners, entries = ctx.work
+        found = gradients[0].flatten(3).index_select(3, entries)
+        return found.scatter_add_(3, winners, gradients[0].sum(4).neg_()), None, None, None
 
 
 class LinearRegion:

@@ -116,10 +116,30 @@ def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:
     return module
 
 
+def initialise_for_intervals(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Draw every weight from a normal with standard deviation sqrt(2 pi) / fan-in; biases are zero.
+
+    The widths of intervals then stay about the same from layer to layer (Shi et al., NeurIPS 2021).
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            nn.init.normal_(part.weight, std=math.sqrt(2 * math.pi) / part.weight[0].numel(), generator=generator)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+    return module
+
+
+#: How first weights are drawn, by name: as the paper does, and for training against intervals.
+STARTS = {"he": initialise, "ibp": initialise_for_intervals}
+
+
 def build(
-    name: str, input_shape: Shape, classes: int, *, seed: int = 0, mean: Numbers = None, std: Numbers = None
-) -> Network:
+    name: str, input_shape: Shape, classes: int, *, seed: int = 0, mean: Numbers = None, std: Numbers = None,
+    start: str = "he",
+) -> Network:  # fmt: skip
     """A freshly initialised network by the name of its architecture; `fc-LxN` has L hidden layers of N units.
+
+    `start` says how weights are drawn: "he", the paper's way, or "ibp", for training against intervals.
 
     >>> build("cnn", (1, 28, 28), 10).hidden_units, build("fc-3x20", (4,), 2).hidden_units
     (4804, 60)
@@ -130,5 +150,7 @@ def build(
     make = ARCHITECTURES.get(name) or partial(mlp, hidden=[int(layers[2])] * int(layers[1]))  # pyright: ignore[reportOptionalSubscript]
     with torch.random.fork_rng(devices=[]):  # torch initialises layers from its global generator: leave that as it was
         module = make(input_shape, classes)
-    initialise(module, torch.Generator().manual_seed(seed))
+    if start not in STARTS:
+        raise InvalidInput(f"start must be one of {', '.join(STARTS)}, got {start!r}")
+    STARTS[start](module, torch.Generator().manual_seed(seed))
     return Network(module, input_shape, mean, std)

@@ -18,14 +18,14 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relucert.networks.linear_map import LinearMap
-from relucert.networks.nodes import Affine, Switching
+from relucert.networks.nodes import Affine, ReLU, Switching
 from relucert.networks.traversal import ForwardRule, Graph, Node, affine_ancestors, propagate
 
 MARKED = 2**24  # numbers of the widest value while marks are followed
@@ -69,22 +69,24 @@ class Windows:
     widths: tuple[int, ...]
     begins: tuple[Int[Tensor, " units"], ...]
 
-    def recoloured(
-        self, values: Float[Tensor, " batch n *shape"], old: Colouring, new: Colouring
-    ) -> Float[Tensor, " batch m *shape"]:
-        """Values of the units in the columns of other colours, both of which tell apart the entries of a window.
+    def moves(self, old: Colouring, new: Colouring, like: Tensor) -> Moves | None:
+        """Where values of the units go in the columns of other colours; None if nothing changes.
 
-        A new colour is that of one place within its period behind the beginning of the window; in the old period at most.
+        Both colourings tell apart the entries of a window. A new colour is that of one place within its period behind the
+        beginning of the window; in the old period at most.
         """
         if old.periods == new.periods:
-            return values
-        key = old.periods, new.periods, values.device
+            return None
+        key = old.periods, new.periods, like.device, like.dtype
         if key not in self._moves:
-            self._moves[key] = tuple(table.to(values.device) for table in self._places(old.periods, new.periods))
-        return _Moved.apply(values.flatten(2), *self._moves[key]).unflatten(2, values.shape[2:])  # type: ignore[union-attr]
+            place, back, kept = (table.to(like.device) for table in self._places(old.periods, new.periods))
+            units = torch.arange(place.shape[1], device=like.device)
+            flat = (place * len(units) + units).clamp(max=back.numel()), back * len(units) + units
+            self._moves[key] = Moves(flat[0].flatten(), flat[1].flatten(), kept.to(like.dtype), len(place))
+        return self._moves[key]
 
     @cached_property
-    def _moves(self) -> dict[tuple[Any, ...], tuple[Tensor, ...]]:
+    def _moves(self) -> dict[tuple[Any, ...], Moves]:
         """What `_places` has made: the same for all examples."""
         return {}
 
@@ -110,24 +112,47 @@ class Windows:
         return place, back[:-1].clamp(min=0), back[:-1] >= 0
 
 
-class _Moved(torch.autograd.Function):
-    """`apply(values, place, back, kept)`: values (batch, n, units) at other places, zero where there is none.
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Moves of values (n, units) to `colours` colours (m, units): where every new value comes from, n units for none.
 
-    No place is taken twice, so the gradient goes back by the inverse places: nothing is added up.
+    Then where every old one goes, and 1 for those that go anywhere.
+    """
+
+    place: Int[Tensor, " m_times_units"]
+    back: Int[Tensor, " n_times_units"]
+    kept: Float[Tensor, " n units"]
+    colours: int
+
+
+class _Moved(torch.autograd.Function):
+    """`apply(values, slopes, moves)`: values (1 or batch, n, units) times slopes (batch, units), if any, at other places.
+
+    Where nothing goes there are zeros. No place is taken twice, so the gradient goes back by the inverse places: nothing is
+    added up. Slopes have no gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, place: Tensor, back: Tensor, kept: Tensor) -> Tensor:
-        ctx.inverse = back, kept
-        padded = torch.cat([values, values.new_zeros(len(values), 1, values.shape[2])], 1)
-        return padded.gather(1, place.expand(len(values), -1, -1))
+    def forward(ctx: Any, values: Tensor, slopes: Tensor | None, moves: Moves) -> Tensor:
+        ctx.work = slopes, moves, len(values)
+        batch, (count, units) = len(values if slopes is None else slopes), values.shape[1:]
+        padded = values.new_empty(batch, count * units + 1)
+        padded[:, -1] = 0.0
+        filled = padded[:, :-1].unflatten(1, (count, units))
+        if slopes is None:
+            filled.copy_(values)
+        else:
+            torch.mul(values, slopes[:, None], out=filled)
+        return padded.index_select(1, moves.place).unflatten(1, (moves.colours, units))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, kept = ctx.inverse
-        found = gradients[0].gather(1, back.expand(len(gradients[0]), -1, -1))
-        return found.mul_(kept), None, None, None
+        slopes, moves, count = ctx.work
+        found = gradients[0].flatten(1).index_select(1, moves.back).unflatten(1, moves.kept.shape).mul_(moves.kept)
+        if slopes is not None:
+            found *= slopes[:, None]
+        return found.sum(0, keepdim=True) if count < len(found) else found, None, None
 
 
 @dataclass(frozen=True)
@@ -139,20 +164,12 @@ class Stages:
     @staticmethod
     def of(graph: Graph, places: Collection[int]) -> Stages:
         """Those for the rows of some switching nodes."""
-        none = (1,) * len(graph[0].shape)
-        own = {node.index: windows.widths for node, windows in zip(graph.switches, graph.windows, strict=True)}
-        needed: dict[int, tuple[int, ...]] = {0: none}
-        needed.update((graph.switches[place].index, none) for place in range(max(places) + 1))
-        # Roots that one node reads meet in its value, so they need the same colours: until nothing changes any more.
-        reads = [affine_ancestors(graph, node.inputs[0])[1] for node in graph.switches[: max(places) + 1]]
-        before: dict[int, tuple[int, ...]] | None = None
-        while needed != before:
-            before = dict(needed)
-            for node, roots in zip(graph.switches, reads, strict=False):
-                most = _larger(
-                    own[node.index], *(needed[root] for root in roots), *(own.get(root, none) for root in roots)
-                )
-                needed.update(dict.fromkeys(roots, most))
+        needed = _needed(graph, places, (1,) * len(graph[0].shape))
+        # Up to the first switching nodes columns are the same for all examples: they have the colours of what follows at once.
+        first = [
+            node for node in graph.switches[: max(places) + 1] if affine_ancestors(graph, node.inputs[0])[1] == [0]
+        ]
+        needed = _needed(graph, places, _larger(needed[0], *(needed[node.index] for node in first)))
         return Stages({root: Colouring(graph[0].shape, periods) for root, periods in needed.items()})
 
     def at(self, graph: Graph, node: int) -> Colouring:
@@ -163,6 +180,23 @@ class Stages:
         """How many numbers the columns of every node have that these stages reach."""
         known = [node for node in graph if set(affine_ancestors(graph, node.index)[1]) <= set(self.colourings)]
         return [self.at(graph, node.index).count * math.prod(node.shape) for node in known]
+
+
+def _needed(graph: Graph, places: Collection[int], least: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """The periods of the colours behind the input, `least` or more, and behind switching nodes, as some of these need them."""
+    none = (1,) * len(graph[0].shape)
+    own = {node.index: windows.widths for node, windows in zip(graph.switches, graph.windows, strict=True)}
+    needed: dict[int, tuple[int, ...]] = {0: least}
+    needed.update((graph.switches[place].index, none) for place in range(max(places) + 1))
+    # Roots that one node reads meet in its value, so they need the same colours: until nothing changes any more.
+    reads = [affine_ancestors(graph, node.inputs[0])[1] for node in graph.switches[: max(places) + 1]]
+    before: dict[int, tuple[int, ...]] | None = None
+    while needed != before:
+        before = dict(needed)
+        for node, roots in zip(graph.switches, reads, strict=False):
+            most = _larger(own[node.index], *(needed[root] for root in roots), *(own.get(root, none) for root in roots))
+            needed.update(dict.fromkeys(roots, most))
+    return needed
 
 
 def _larger(*periods: tuple[int, ...]) -> tuple[int, ...]:
@@ -191,9 +225,9 @@ def push_columns(
 
 
 def _linear(node: Node[Affine], inputs: list[Tensor]) -> Tensor:
-    lead = torch.broadcast_shapes(*(value.shape[:2] for value in inputs))
+    lead = next((len(value) for value in inputs if len(value) != 1), 1), inputs[0].shape[1]
     flat = [value.expand(*lead, *value.shape[2:]).flatten(0, 1) for value in inputs]
-    return node.op.linear(*flat).unflatten(0, lead)
+    return node.op.linear_of_many(*flat).unflatten(0, lead)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,11 +255,25 @@ class _StagedColumns(ForwardRule[Coloured]):
     def affine(self, node: Node[Affine], inputs: list[Coloured]) -> Coloured:
         return _linear(node, [value for value, _ in inputs]), inputs[0][1]
 
+    def relu(self, node: Node[ReLU], value: Coloured) -> Coloured:
+        pattern, (columns, old) = self.patterns[node.index], value
+        new = self.stages.colourings[node.index]
+        moves = self.windows[node.index].moves(old, new, columns)
+        if moves is None:
+            return node.op.linear(columns, pattern), new
+        slopes = node.op.gate(pattern, columns.dtype).flatten(1)
+        return self._moved(columns, slopes, moves), new
+
     def switching(self, node: Node[Switching], value: Coloured) -> Coloured:
         pattern, (columns, old) = self.patterns[node.index], value
         new = self.stages.colourings[node.index]
         made = node.op.linear(columns.expand(len(pattern), *columns.shape[1:]), pattern)
-        return self.windows[node.index].recoloured(made, old, new), new
+        moves = self.windows[node.index].moves(old, new, made)
+        return made if moves is None else self._moved(made, None, moves), new
+
+    @staticmethod
+    def _moved(columns: Tensor, slopes: Tensor | None, moves: Moves) -> Tensor:
+        return cast(Tensor, _Moved.apply(columns.flatten(2), slopes, moves)).unflatten(2, columns.shape[2:])
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from relucert.core.norms import norm, norm_slope
 from relucert.networks.affine_map import Step
-from relucert.networks.layers.linear import phased_adjoint
+from relucert.networks.layers.convolution import phased_adjoint
 
 PIECE = 2**22  # bytes of the largest temporary
 

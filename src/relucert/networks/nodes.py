@@ -116,6 +116,10 @@ class Affine:
         """`A z`, without the offset."""
         raise NotImplementedError(self.kind)
 
+    def linear_of_many(self, *inputs: Tensor) -> Tensor:
+        """`A z` of so many finite inputs that the fastest way counts; with its gradient."""
+        return self.linear(*inputs)
+
     def transpose(self, output: Tensor) -> tuple[Tensor, ...]:
         """`A' y`, one tensor for each input: `<A z, y> = sum_i <z_i, (A' y)_i>`.
 

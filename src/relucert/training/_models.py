@@ -30,7 +30,7 @@ def network_of(config: TrainConfig, input_shape: Shape, classes: int) -> Network
     elif FILE.fullmatch(config.model) or Path(config.model).is_dir():
         net = load(config.model)
     else:
-        net = build(config.model, input_shape, classes, seed=config.seed)
+        net = build(config.model, input_shape, classes, seed=config.seed, start=config.settings.start)
     _require_fit(f"model {config.model}", net, input_shape, classes)
     if config.init is not None:
         adopt(net, load(config.init), str(config.init))

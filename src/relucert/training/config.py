@@ -38,6 +38,9 @@ _WAYS = {
 }
 #: The entry of a saved configuration that says what values and files a run began with: digests of data and network.
 IDENTITY = "identity"
+#: Fields with a default of the scheme, and what nearly all schemes have.
+_NEUTRAL: dict[str, Any] = {"start": "he", "batch_norm": False, "clip": 0.0, "average": 0.0}
+_STARTS = ("he", "ibp")
 #: Fields that do not change the weights.
 _ASIDE = ("out", "device", "evaluate_every", "evaluate_points", "save_seconds", "tensorboard")
 
@@ -50,6 +53,10 @@ class Settings:
     batch: int
     rate: float
     decay: float | None
+    start: str
+    batch_norm: bool
+    clip: float
+    average: float
     scheme: Scheme
 
 
@@ -86,6 +93,16 @@ class TrainConfig:
     """Learning rate of Adam. Divided by 10 for the last tenth of the run; by default the recipe's (mostly 1e-3)."""
     decay: float | None = None
     """Share of the run, at its end, over which the rate falls. To a fiftieth; by default 0.5 for ibp and crown-ibp."""
+    start: str | None = None
+    """How the first weights of an architecture are drawn: he or ibp. he is the paper's way, ibp that of Shi et al. (2021) for
+    training against intervals; by default the scheme's."""
+    batch_norm: bool | None = None
+    """Whether layers in front of a ReLU are normalised in training. The batch norm is folded into their weights in every step:
+    the architecture stays as it is. By default the scheme's."""
+    clip: float | None = None
+    """Largest length of a gradient, longer ones are cut; 0: any. By default the scheme's."""
+    average: float | None = None
+    """Share of the run, at its end, whose weights are averaged; 0: none. By default the scheme's."""
     augment: bool = True
     """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given. --no-augment: train on the
     images as they are, without random crops and mirroring."""
@@ -123,6 +140,9 @@ class TrainConfig:
             ("batch", self.batch is None or self.batch >= 1, "be at least 1"),
             ("rate", self.rate is None or 0 < self.rate < math.inf, "be a positive number"),
             ("decay", self.decay is None or 0 < self.decay <= 1, "be a share of the run, above 0 and at most 1"),
+            ("start", self.start is None or self.start in _STARTS, f"be one of {', '.join(_STARTS)}"),
+            ("clip", self.clip is None or 0 <= self.clip < math.inf, "be a number >= 0"),
+            ("average", self.average is None or 0 <= self.average < 1, "be a share of the run, at least 0 and below 1"),
             ("crop", self.crop is None or self.crop >= 0, "be at least 0"),
             ("validation", 0 <= self.validation < 1, "be a share of the training set, at least 0 and below 1"),
             ("evaluate_every", self.evaluate_every >= 0, "be at least 0"),
@@ -148,8 +168,14 @@ class TrainConfig:
             batch=default_batch(self.recipe) if self.batch is None else self.batch,
             rate=default_rate(self.setting, scheme.name) if self.rate is None else self.rate,
             decay=scheme.decay if self.decay is None else self.decay,
+            **{name: self._own(scheme, name) for name in _NEUTRAL},
             scheme=scheme.filled(self.setting),
         )
+
+    def _own(self, scheme: Scheme, name: str) -> Any:
+        """A field that a scheme has a default for."""
+        value = getattr(self, name)
+        return getattr(scheme, name) if value is None else value
 
     @property
     def radius(self) -> float | None:
@@ -183,6 +209,9 @@ class TrainConfig:
         values |= {} if self.init is None else {"init": str(self.init)}
         for name in ("decay", "crop", "init"):
             if getattr(self, name) is None:
+                del values[name]
+        for name, value in _NEUTRAL.items():  # as all runs of earlier versions were
+            if values[name] == value == getattr(settings.scheme, name):
                 del values[name]
         if not self.validation:
             del values["validation"], values["validation_seed"]

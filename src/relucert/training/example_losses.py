@@ -26,7 +26,8 @@ from relucert.training._schedules import Count, Schedule, Tightening
 from relucert.training.losses.adversarial import Adversarial
 from relucert.training.losses.bounded import Bounded
 from relucert.training.losses.cross_lipschitz import cross_lipschitz_losses
-from relucert.training.losses.maximum_margin import margin_losses
+from relucert.training.losses.expressive import Expressive
+from relucert.training.losses.maximum_margin import margin_losses, margin_penalties
 from relucert.training.losses.plain import plain_losses
 from relucert.training.losses.spectral import spectral_losses
 from relucert.training.losses.stability import Stability
@@ -34,13 +35,17 @@ from relucert.training.losses.universal import UniversalMargin
 
 __all__ = [
     "at",
+    "cc_ibp",
     "cross_lipschitz",
     "crown_ibp",
     "ibp",
     "kw",
     "mmr",
+    "mmr_ibp",
     "mmr_universal",
+    "mtl_ibp",
     "plain",
+    "sabr",
     "spectral",
     "stability",
 ]
@@ -160,6 +165,55 @@ def crown_ibp(
     return _bounded(Bounded(method="crown-ibp", ball=ball, tightening=_WHOLE, intervals=intervals), net, x, y, kappa)
 
 
+def mtl_ibp(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, alpha: float,
+    attack: PGD = ATTACK, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """(1 - alpha) * cross-entropy at PGD points + alpha * its upper bound by intervals (De Palma et al., ICLR 2024)."""
+    _require("alpha", alpha, 0 <= alpha <= 1, "be a number from 0 to 1")
+    return _expressive(_loss("mtl-ibp", ball, alpha, attack), net, x, y, generator)
+
+
+def cc_ibp(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, alpha: float,
+    attack: PGD = ATTACK, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Cross-entropy of (1 - alpha) * margins at PGD points + alpha * interval margins (De Palma et al., ICLR 2024).
+
+    >>> import relucert as rc
+    >>> net, data, ball = rc.build("fc1", (1, 8, 8), 10), rc.dataset("digits"), rc.Ball(float("inf"), 0.05)
+    >>> batch = net, data.x_test[:5], data.y_test[:5], ball
+    >>> bool((cc_ibp(*batch, alpha=0.5) <= mtl_ibp(*batch, alpha=0.5) + 1e-5).all())
+    True
+    """
+    _require("alpha", alpha, 0 <= alpha <= 1, "be a number from 0 to 1")
+    return _expressive(_loss("cc-ibp", ball, alpha, attack), net, x, y, generator)
+
+
+def mmr_ibp(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, alpha: float,
+    margin: MMRParameters, lam: float = 1.0,
+) -> Losses:  # fmt: skip
+    """The loss of `mtl_ibp`, with its default attack, + lam * MMR at the examples themselves."""
+    checked = _inspected(net, x, y, ball)
+    _require("lam", lam, lam >= 0, "be a number >= 0")
+    check_p(margin.p)
+    penalty, _, _ = margin_penalties(checked, x, y, lambda hyperplanes, classes: {"": (lam, margin)})
+    return mtl_ibp(checked, x, y, ball, alpha) + penalty
+
+
+def sabr(
+    net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, ratio: float,
+    attack: PGD = ATTACK, generator: torch.Generator | None = None,
+) -> Losses:  # fmt: skip
+    """Upper bound by intervals of the cross-entropy over a ball of radius ratio * eps in the ball (Mueller et al., ICLR 2023).
+
+    The small ball stands around a PGD point, moved towards x until the ball holds it.
+    """
+    _require("ratio", ratio, 0 < ratio <= 1, "be a number above 0 and at most 1")
+    return _expressive(_loss("sabr", ball, ratio, attack), net, x, y, generator)
+
+
 def stability(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball,
     weights: tuple[float, float] = (1e-4, 2e-5), attack: PGD = ATTACK, generator: torch.Generator | None = None,
@@ -188,6 +242,15 @@ def _bounded(
     checked = _inspected(net, x, y, loss.ball)
     _require("kappa", kappa, 0 <= kappa <= 1, "be a number from 0 to 1")
     return loss.losses(checked, x, y, 1.0, kappa, _drawn(generator)).loss
+
+
+def _loss(method: str, ball: Ball, weight: float, attack: PGD) -> Expressive:
+    return Expressive(method=method, ball=ball, tightening=_WHOLE, weight=weight, attack=_single(attack))
+
+
+def _expressive(loss: Expressive, net: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    checked = _inspected(net, x, y, loss.ball)
+    return loss.losses(checked, x, y, 1.0, _drawn(generator)).loss
 
 
 def _adversarial(ball: Ball, attack: PGD, share: float) -> Adversarial:

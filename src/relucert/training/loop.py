@@ -35,6 +35,7 @@ from relucert.training._saving import STATE_FILE, load_module, load_state, save_
 from relucert.training._schedules import rate_factor
 from relucert.training._sums import Step, Sums
 from relucert.training._tensorboard import board
+from relucert.training._weights import Weights
 from relucert.training.config import FUNCTION, TrainConfig
 from relucert.training.losses.loss import StepContext, depends_on_mode
 from relucert.training.progress import ERROR_OF, Watcher
@@ -129,6 +130,10 @@ def carry_out(
             f"model must have no batch normalisation and no dropout to be trained by {ranks.size} processes, since they depend "
             f"on the whole batch, got {task.config.model!r}"
         )
+    if ranks.size > 1 and task.config.settings.batch_norm:
+        raise InvalidInput(
+            f"batch_norm must be False for a network that is trained by {ranks.size} processes, got True"
+        )
     folder = _opened(task, saved, ranks)
     try:
         if ranks.first(folder.path is not None and (folder.path / MODEL_FILE).exists()):
@@ -168,14 +173,14 @@ class _Training:
         self.ranks = ranks
         self.settings = task.config.settings
         self.net = task.net
-        weights = [weight for weight in self.net.parameters() if weight.requires_grad]
-        if not weights:
-            raise InvalidInput("model must have parameters that require gradients, got none to train")
-        self.weights = weights
-        self.optimiser = torch.optim.Adam(weights, lr=self.settings.rate)
-        self.loss = self.settings.scheme.loss(self.config.setting)
         self.steps = task.examples.steps
         self.total = self.steps * self.settings.epochs
+        self.weights = Weights(self.net, self.settings.batch_norm, self.settings.average, self.total)
+        self.trained = self.weights.trained()
+        if not self.trained:
+            raise InvalidInput("model must have parameters that require gradients, got none to train")
+        self.optimiser = torch.optim.Adam(self.trained, lr=self.settings.rate)
+        self.loss = self.settings.scheme.loss(self.config.setting)
         self.sums = Sums()
         self.done = 0
         self.saved = time.monotonic()
@@ -191,9 +196,12 @@ class _Training:
             self.folder.log(kind="start", step=0, versions=versions())
         end = self.total if until is None else min(self.total, until * self.steps)
         watching = self.observers.watcher.watching(self.config, self.total, self.done)
-        with gentle_interrupts() as interrupted, watching as callback, self._tensorboard():
-            while self.done < end:
-                self._epoch(interrupted, callback)
+        try:
+            with gentle_interrupts() as interrupted, watching as callback, self._tensorboard():
+                while self.done < end:
+                    self._epoch(interrupted, callback)
+        finally:  # also of a run that is stopped: its state is saved by then
+            self.weights.finish()
         self.net.eval()
         if self.done < self.total:
             return Run(folder, self.net, self.folder.metrics())
@@ -207,10 +215,11 @@ class _Training:
     def _resumed(self) -> dict[str, Any] | None:
         """Load the state of the run, if it has one, in every process."""
         folder = self.folder.path
-        about = None if folder is None else load_state(folder, self.net, self.optimiser)
+        about = None if folder is None else load_state(folder, self.weights, self.optimiser)
         if self.ranks.size == 1:
             return about
         self.ranks.equalise(self.net)
+        self.weights.equalise(self.ranks)
         about, moments = self.ranks.first((about, self.optimiser.state_dict()))
         if about is not None:
             self.optimiser.load_state_dict(moments)
@@ -248,7 +257,8 @@ class _Training:
         rate = self._rate(self.done - 1)
         lines = [self.folder.log(kind="epoch", step=self.done, epoch=epoch + 1, rate=rate, **means)]
         if self.task.validation is not None and self.ranks.rank == 0 and self._evaluates(epoch + 1):
-            found = self._evaluate(self.task.validation)
+            with self.weights.evaluated():
+                found = self._evaluate(self.task.validation)
             lines.append(self.folder.log(kind="evaluation", step=self.done, epoch=epoch + 1, **found))
             callback(self.done, **means, **lines[-1])
         self._save()
@@ -287,7 +297,8 @@ class _Training:
         # Dropout draws from the global generator, which is seeded by the step here and restored afterwards.
         with forked_randomness(self.net.device):
             torch.manual_seed(generator(config.seed, "layers", self.done).initial_seed())
-            terms = self.loss(self.net, x, y, StepContext(self.done / self.total, draws))
+            with self.weights.in_step(x):
+                terms = self.loss(self.net, x, y, StepContext(self.done / self.total, draws))
         step = Step.of(terms, share, ranks, places is not None or ranks.rank == 0, interrupted())
         if not math.isfinite(step.values["loss"]):
             kept = f"; the last good state is kept in {self.folder.path / STATE_FILE}" if self.folder.path else ""
@@ -297,8 +308,11 @@ class _Training:
             )
         self.optimiser.zero_grad(set_to_none=True)
         terms.loss.backward()
-        ranks.sum_gradients(self.weights, share)
+        ranks.sum_gradients(self.trained, share)
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.trained, self.settings.clip)
         self.optimiser.step()
+        self.weights.record(self.done + 1)
         return step
 
     def _rate(self, step: int) -> float:
@@ -329,5 +343,5 @@ class _Training:
 
     def _save(self) -> None:
         if self.folder.path is not None:
-            save_state(self.folder.path, self.net, self.optimiser, {"step": self.done, "sums": asdict(self.sums)})
+            save_state(self.folder.path, self.weights, self.optimiser, {"step": self.done, "sums": asdict(self.sums)})
         self.saved = time.monotonic()

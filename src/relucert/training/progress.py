@@ -17,7 +17,7 @@ from relucert.training.config import TrainConfig
 WORDS = {
     "region": "region term", "decision": "decision term", "exact": "share exact", "cross-lipschitz": "slope term",
     "radius": "radius", "robust": "robust loss", "proved": "share proved", "stability": "stability term",
-    "unstable": "unstable units", "lipschitz": "Lipschitz bound",
+    "tightness": "tightness term", "balance": "balance term", "unstable": "unstable units", "lipschitz": "Lipschitz bound",
 }  # fmt: skip
 #: The name of the error in lines of evaluations: on the test set, and on examples that are held out of the training set.
 ERROR_OF = ("test_error", "validation_error")

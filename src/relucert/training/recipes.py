@@ -147,6 +147,30 @@ UNIVERSAL = {
 }
 #: The share of the units that enters MMR-Universal, at the beginning and at the end of a run (the authors' code).
 UNIVERSAL_SHARES = (0.20, 0.05)
+
+
+@dataclass(frozen=True)
+class Modern:
+    """What training between adversarial points and intervals takes by default: `alpha` of cc-ibp and of mtl-ibp, the ratio of
+    sabr, the steps of the attack and its radius in units of the radius of training, and the weight of the sum of |weights|.
+    """
+
+    alpha: tuple[float, float]
+    ratio: float
+    attack_steps: int
+    attack_eps: float
+    l1: float
+
+
+#: The orders of magnitude of De Palma et al. (2024) and Mueller et al. (2023); none is tuned for the paper's networks.
+MODERN = {
+    "mnist": Modern((0.1, 0.02), 0.4, 1, 1.0, 1e-5),
+    "fmnist": Modern((0.1, 0.02), 0.4, 1, 1.0, 1e-5),
+    "cifar10": Modern((0.01, 0.004), 0.1, 1, 2.0, 3e-6),
+    "gts": Modern((0.1, 0.02), 0.2, 1, 1.0, 3e-6),
+}
+OTHERWISE = Modern((0.1, 0.05), 0.4, 1, 1.0, 0.0)
+
 #: The radii at which MMR-Universal is evaluated, for the union of l_1, l2 and l_inf (Table 1 of its paper).
 UNION = {
     "mnist": {1.0: 1.0, 2.0: 0.3, math.inf: 0.1},
@@ -195,7 +219,7 @@ def default_margin(setting: Setting, scheme: str) -> Margin | None:
     table = TABLES_2_3.margins if setting.recipe == "tables23" else TABLE_1.margins | DIGITS
     pair = table.get((setting.p, setting.data, setting.model))
     if pair is not None:
-        return pair[scheme == "mmr+at"]
+        return pair[scheme in ("mmr+at", "mmr+ibp")]
     radius = default_training_eps(setting)
     return None if radius is None or not setting.own else Margin(1.0, 1.5 * radius)
 
@@ -203,6 +227,11 @@ def default_margin(setting: Setting, scheme: str) -> Margin | None:
 def default_universal(setting: Setting) -> Universal | None:
     """The published values of MMR-Universal, or None where there are none."""
     return UNIVERSAL.get((setting.data, setting.model)) if setting.recipe == "table1" else None
+
+
+def default_modern(setting: Setting) -> Modern:
+    """The parameters of mtl-ibp, cc-ibp and sabr that a data set has, or those for all others."""
+    return MODERN.get(setting.data, OTHERWISE)
 
 
 def default_schedule(setting: Setting) -> Schedule:
@@ -217,10 +246,12 @@ def default_schedule(setting: Setting) -> Schedule:
 def default_rate(setting: Setting, scheme: str) -> float:
     """Adam's learning rate: 1e-3; less for MMR in l2 on MNIST and Fashion-MNIST, more for MMR on the small digits.
 
-    MMR-Universal: 5e-4 on MNIST and Fashion-MNIST.
+    MMR-Universal: 5e-4 on MNIST and Fashion-MNIST. mtl-ibp, cc-ibp, sabr and mmr+ibp: 5e-4.
     """
     if setting.data == "digits" and scheme in ("mmr", "mmr-dd", "mmr+at", "mmr-universal"):
         return 3e-3
+    if scheme in ("mtl-ibp", "cc-ibp", "sabr", "mmr+ibp"):
+        return 5e-4
     if scheme == "mmr-universal" and setting.data in ("mnist", "fmnist"):
         return 5e-4
     slow = {"mmr": 1e-4, "mmr-dd": 1e-4, "mmr+at": 5e-5}

@@ -24,7 +24,7 @@ from relucert.core.methods import Method, spec
 from relucert.core.results import RadiusInterval, meets, scattered
 from relucert.geometry.theorem import Known, Region
 from relucert.networks.traversal import ending
-from relucert.verification._incomplete import BATCH, pieces
+from relucert.verification._incomplete import pieces
 from relucert.verification._intervals import Intervals, unknown
 from relucert.verification._narrowing import Narrowing
 from relucert.verification._search import RadiusSearch
@@ -36,6 +36,8 @@ from relucert.verification.verifier import Budget, Query
 ATTACK_SHARE, SDP_SHARE, REGION_SHARE = 0.5, 0.3, 0.3
 #: Neighbouring regions that are explored at most.
 REGIONS = 50
+#: Inputs of the first piece, so that the first intervals come soon, and of the largest.
+FIRST, LARGEST = 4, 32
 #: Passes forward that an input costs at most, in units of its hidden units: some ten bounds. An attack: some hundred steps.
 SEARCH_PASSES, ATTACK_PASSES = 40, 3000
 
@@ -52,7 +54,7 @@ class RadiusCascade:
 
     def intervals(self, query: Query, budget: Budget, tol: float) -> Iterator[Intervals]:
         """The interval of every input, to a relative width of `tol` or until its seconds are spent."""
-        for index in torch.arange(len(query)).split(BATCH):
+        for index in _growing(len(query)):
             part = query.restrict(index.to(query.x.device))
             own = Budget(budget.seconds, budget.until(len(part)))
             for places, found in self._narrowed(part, own, tol):
@@ -70,6 +72,18 @@ class RadiusCascade:
         if not query.strict:
             first = _improved(query, first, _share(budget, REGION_SHARE), tol, _explore, SEARCH_PASSES * units)
         return Narrowing(query, BaB(nodes=self.nodes), first, budget, tol).run()
+
+
+def _growing(count: int) -> Iterator[Tensor]:
+    """The positions of `count` inputs in pieces, each twice as large as the one before it.
+
+    >>> [len(piece) for piece in _growing(100)]
+    [4, 8, 16, 32, 32, 8]
+    """
+    start, size = 0, FIRST
+    while start < count:
+        yield torch.arange(start, min(count, start + size))
+        start, size = start + size, min(LARGEST, 2 * size)
 
 
 def _share(budget: Budget, share: float) -> Budget:

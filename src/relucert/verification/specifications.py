@@ -258,8 +258,9 @@ class _Group:
     @torch.no_grad()
     def _check_runtime(self) -> None:
         """Compare the network with the file as executed, at the centre of the first box."""
-        x = self.query.x[:1]
-        own, executed = self.net(x)[0].numpy(), self.runtime.run(x.flatten().numpy())
+        point = np.array([float(value) for value in self.points[0].nearest(self.query.x[0].flatten().numpy())])
+        x = torch.from_numpy(point).reshape(1, *self.net.input_shape)
+        own, executed = self.net(x)[0].numpy(), self.runtime.run(point)
         if own.shape != executed.shape:
             raise Contradiction(f"network and onnxruntime must agree, got {own.shape} and {executed.shape} outputs")
         size = np.abs(own).max()
@@ -300,7 +301,8 @@ class _InnerPoints:
         for kind in self.kinds:
             low, high = self.sides[kind]
             inside = low <= high
-            near = np.clip(x.astype(kind), low, np.maximum(low, high))
+            with np.errstate(over="ignore"):
+                near = np.clip(x.astype(kind), low, np.maximum(low, high))
             for place in np.flatnonzero(inside):
                 if found[place] is None:
                     found[place] = Fraction(float(near[place]))
@@ -311,11 +313,15 @@ def _inner(case: Case, dtype: type) -> tuple[np.ndarray, np.ndarray]:
     """The largest box inside a case's whose sides are numbers of a dtype; empty where lower > upper."""
 
     def rounded(value: Fraction, towards: float) -> float:
-        near = dtype(float(value))
-        exact = Fraction(float(near))
-        if exact == value or (exact > value) == (towards > 0):
+        with np.errstate(over="ignore"):
+            near = dtype(float(value))
+        if np.isinf(near):  # above or below all numbers of the dtype
+            above = near > 0
+        elif (exact := Fraction(float(near))) == value:
             return near
-        return np.nextafter(near, dtype(towards))
+        else:
+            above = exact > value
+        return near if above == (towards > 0) else np.nextafter(near, dtype(towards))
 
     low = np.array([rounded(value, math.inf) for value in case.lower], dtype=dtype)
     return low, np.array([rounded(value, -math.inf) for value in case.upper], dtype=dtype)

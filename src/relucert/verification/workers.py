@@ -22,7 +22,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor
 
 from relucert.core.errors import InvalidInput, RelucertError, RunError
+from relucert.core.interrupts import uninterrupted
 from relucert.networks.network import single_threaded
 
 Answer = TypeVar("Answer")
@@ -86,11 +86,11 @@ def spread(solve: Solve[Answer], pieces: Sequence[Tensor], workers: int) -> Gene
             # A fork has the other ends as well: closed, so that a worker sees it when this process ends.
             others = [*ours, *(pair[1] for pair in pairs[:i] + pairs[i + 1 :])] if forks() else []
             process = context.Process(target=_work, args=(solve, theirs, others), daemon=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), uninterrupted():
                 # Python warns of forks beside threads; those of torch are not used again in a fork with one thread.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
-            crew.append(process)
+                crew.append(process)
         for pair in pairs:
             pair[1].close()
         for end in ours:
@@ -134,10 +134,10 @@ def _messages(ends: Sequence[Connection]) -> tuple[list[tuple[Connection, str, A
     found: list[tuple[Connection, str, Any]] = []
     try:
         ready = wait(ends)
-        with _uninterrupted():
+        with uninterrupted():
             found += [(end, *_message(end)) for end in ends if end in ready]
     except KeyboardInterrupt:
-        with _uninterrupted():
+        with uninterrupted():
             for end in ends:
                 while end.poll():
                     found.append((end, *_message(end)))
@@ -145,19 +145,6 @@ def _messages(ends: Sequence[Connection]) -> tuple[list[tuple[Connection, str, A
                         break
         return found, True
     return found, False
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A message is read as a whole: Ctrl-C waits until then, where the system allows that."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _give(end: Connection, piece: Tensor | None) -> None:

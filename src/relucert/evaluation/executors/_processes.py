@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from relucert.core.errors import Lost, RelucertError, RunError
+from relucert.core.interrupts import uninterrupted
 from relucert.evaluation.executors.executor import Executor, Share, alone
 from relucert.verification.workers import answers, forks, spread
 
@@ -84,13 +85,13 @@ class Processes(Executor):
             future, function, arguments = self._waiting.popleft()
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(theirs, function, arguments), daemon=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), uninterrupted():
                 warnings.simplefilter(
                     "ignore", DeprecationWarning
                 )  # of forks beside threads, which a fork does not use
                 process.start()
+                self._running[ours] = _Running(future, process)
             theirs.close()
-            self._running[ours] = _Running(future, process)
 
     def _receive(self) -> None:
         """Wait until a process is done, and settle its future."""

@@ -52,6 +52,14 @@ def reproduce(config: ReproduceConfig, say: Say = lambda line: None, watcher: Wa
     return [path for files in written.values() for path in files]
 
 
+def evaluated(config: ReproduceConfig) -> list[MeasuredNetwork]:
+    """The networks that a configuration is about and that have been evaluated."""
+    selected = Selection.of(config).networks(chosen(config.name))
+    known = measured(config.out / RECORDS)
+    names = dict.fromkeys(network.name for networks in selected.values() for network in networks)
+    return [known[name] for name in names if name in known]
+
+
 @dataclass(frozen=True)
 class _Work:
     """A call: what it is about, and who is informed."""

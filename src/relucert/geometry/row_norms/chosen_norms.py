@@ -61,8 +61,7 @@ def chosen_norms(
     def functionals(rows: Tensor) -> Tensor:
         return hyperplanes.functionals(pattern[batch[rows]], units[rows, None], region.net.dtype)
 
-    keep = _fits(region, len(batch), 3 * sum(math.prod(node.shape) for node in region.net.graph))
-    return _pulled_norms(region, hyperplanes.source, batch, functionals, q, keep=keep)
+    return _pulled_norms(region, hyperplanes.source, batch, functionals, q)
 
 
 def chosen_class_norms(
@@ -154,7 +153,7 @@ def _window_norms(
 
 
 def _pulled_norms(
-    region: LinearRegion, node: int, batch: Tensor, functionals: Functionals, q: float, *, keep: bool = False
+    region: LinearRegion, node: int, batch: Tensor, functionals: Functionals, q: float
 ) -> Float[Tensor, " n"]:
     """The norms of functionals of a node's value, pulled back to the input."""
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
@@ -164,7 +163,8 @@ def _pulled_norms(
         patterns = [pattern[batch[rows]] for pattern in region.patterns]
         return norm(LinearMap(region.net.graph, patterns).pull_back(node, functionals(rows)), q, 2).T
 
-    widest = max(math.prod(each.shape) for each in region.net.graph)
+    sizes = [math.prod(each.shape) for each in region.net.graph]
+    widest, keep = max(sizes), _fits(region, len(batch), 3 * sum(sizes))
     return in_pieces(norms, len(batch), PIECE // (4 * _size(region) * widest), *(weights or [like]), keep=keep)[0]
 
 

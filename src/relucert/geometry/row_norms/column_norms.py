@@ -21,13 +21,13 @@ from torch import Tensor
 
 from relucert.core.norms import norm, norm_slope
 from relucert.geometry.region import LinearRegion
-from relucert.geometry.row_norms.chosen_norms import KEPT, chosen_norms
+from relucert.geometry.row_norms.chosen_norms import chosen_norms
 from relucert.networks.affine_map import Step
 from relucert.networks.colouring import Colouring, Stages, push_columns
 from relucert.networks.nodes import Affine, Switching
-from relucert.networks.traversal import ForwardRule, Graph, Node, propagate
+from relucert.networks.traversal import ForwardRule, Graph, Node, affine_ancestors, propagate
 
-PIECE = 2**21  # bytes of the widest value of some examples: they stay in the cache
+PIECE = 2**23  # bytes of the widest value of some examples: they stay in the cache
 PULLED = 2  # times what a multiplication takes in columns, it takes in rows that are pulled back
 
 
@@ -61,15 +61,22 @@ def with_column_norms(
     missing = [place for place, norms in enumerate(known) if norms is None]
     if not missing or (steps is not None and not (len(steps) > 3 and all(step.conv for step in steps[:3]))):
         return found
-    chosen = plan(region, missing)
+    for place, norms in column_norms(region, missing, q, budget).items():
+        found[place] = norms
+    return found
+
+
+def column_norms(
+    region: LinearRegion, places: Sequence[int], q: float, budget: int
+) -> dict[int, Float[Tensor, " batch hyperplanes"]]:
+    """The norms of those of the switching nodes for which columns cost less than rows."""
+    chosen = plan(region, places)
     if chosen is None:
-        return found
+        return {}
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
     norms = ColumnNorms.apply(region, chosen, q, budget, *weights)
     counts = [region.hyperplanes[place].count for place in chosen.places]
-    for place, one in zip(chosen.places, norms.split(counts, 1), strict=True):  # type: ignore[union-attr]
-        found[place] = one
-    return found
+    return dict(zip(chosen.places, norms.split(counts, 1), strict=True))  # type: ignore[union-attr]
 
 
 def plan(region: LinearRegion, missing: Sequence[int]) -> Plan | None:
@@ -85,12 +92,18 @@ def plan(region: LinearRegion, missing: Sequence[int]) -> Plan | None:
         colouring = Colouring(shape, tuple(max(sizes) for sizes in zip(*(windows[i] for i in places), strict=True)))
         stages = Stages.of(graph, places)
         nodes = {node: cost for place in places for node, cost in before[place].items()}
-        cost = sum(stages.at(graph, node).count * each for node, each in nodes.items())
+        cost = sum(_columns(graph, stages, node, len(region)) * each for node, each in nodes.items())
         chosen = Plan(tuple(places), colouring, stages, cost, tuple(rows[place] for place in places))
         cost = chosen.cost + sum(pulled[place] for place in order[number:])
         if cost < least:
             best, least = chosen, cost
     return best
+
+
+def _columns(graph: Graph, stages: Stages, node: int, batch: int) -> int:
+    """The columns of a node for one example; where no pattern decides about them the examples share them."""
+    count = stages.at(graph, node).count
+    return -(-count // max(1, batch)) if affine_ancestors(graph, node)[1] == [0] else count
 
 
 class ColumnNorms(torch.autograd.Function):
@@ -101,7 +114,7 @@ class ColumnNorms(torch.autograd.Function):
         ctx: Any, region: LinearRegion, plan: Plan, q: float, budget: int, *weights: Tensor
     ) -> Float[Tensor, " batch hyperplanes"]:
         pieces = _Pieces(region, plan, budget)
-        left = min(KEPT, budget) if any(ctx.needs_input_grad) else 0
+        left = budget if any(ctx.needs_input_grad) else 0
         ctx.kept = []
         found = []
         for some in pieces.examples():
@@ -156,7 +169,7 @@ class ColumnNorms(torch.autograd.Function):
             else:
                 lengths, ties = norms[some].split(counts, 1), [None] * len(counts)
             slopes = [
-                norm_slope(row.detach(), length[:, None], q, tie) * weight[:, None]
+                norm_slope(row.detach(), length[:, None], q, tie).mul_(weight[:, None])
                 for row, length, tie, weight in zip(rows, lengths, ties, gradient[some].split(counts, 1), strict=True)
             ]
             _add(totals, rows, weights, slopes)
@@ -245,7 +258,7 @@ class _Pieces:
 
     def again(self, examples: Tensor) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """The rows of some examples, with what their gradient needs."""
-        for some in self.examples(examples):
+        for some in self.examples(examples) if len(examples) else ():
             part = self.region.restrict(some)
             for start in self.starts():
                 with torch.enable_grad():

@@ -28,7 +28,7 @@ from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
 from relucert.geometry.row_norms._gram_norms import SquareRows, rotation_pays
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
 from relucert.geometry.row_norms.chain_rows import class_coefficients, first_norms, gate, with_own
-from relucert.geometry.row_norms.column_norms import with_column_norms
+from relucert.geometry.row_norms.column_norms import column_norms, with_column_norms
 from relucert.networks.affine_map import Step, chain
 from relucert.networks.local_rows import LocalRows, plan
 from relucert.networks.patches import axes
@@ -79,6 +79,9 @@ def _face_norms(region: LinearRegion, known: list[Tensor | None], q: float, budg
 def shared_norms(region: LinearRegion, place: int, q: float, budget: int = BUDGET) -> Float[Tensor, " 1 faces"]:
     """The norms of a node whose rows do not depend on the pattern, so that they are the same for all examples."""
     one = region.restrict(torch.zeros(1, dtype=torch.long, device=region.net.device))
+    found = column_norms(one, [place], q, budget)
+    if found:
+        return found[place]
     weights = [weight for weight in region.net.parameters() if weight.requires_grad]
     if torch.is_grad_enabled() and weights:
         return _PulledNorms.apply(one, place, q, budget, *weights)  # type: ignore[return-value]

@@ -59,6 +59,16 @@ class Value:
         return axis % rank - 1
 
 
+def distinct(axes: Sequence[int], rank: int) -> list[int]:
+    """Axes of a shape of so many axes, counted from its beginning."""
+    if any(not -rank <= axis < rank for axis in axes):
+        raise Refused(f"axes must lie in {-rank}..{rank - 1}, got {list(axes)}")
+    found = [axis % rank for axis in axes]
+    if len(set(found)) < len(found):
+        raise Refused(f"axes must differ, got {list(axes)}")
+    return found
+
+
 @dataclass(frozen=True)
 class Unknown:
     """The value of an operation that was refused."""
@@ -105,6 +115,8 @@ class Operation:
             given = self.attributes[name]
             return [int(one) for one in (given if isinstance(given, list | tuple) else [given])]
         given = None if place is None else self.optional(place)
+        if given is not None and (given.ndim > 1 or not np.issubdtype(given.dtype, np.integer)):
+            raise CheckpointError(f"input {place} must be a row of whole numbers, got {given.dtype} {given.shape}")
         return None if given is None else [int(one) for one in given.reshape(-1)]
 
 
@@ -129,6 +141,9 @@ class Description:
         self, kind: str, *inputs: Value, tensors: Mapping[str, Array | None] | None = None, **settings: Any
     ) -> Value:
         """Append a node, and run it on the examples."""
+        numbers = [name for name, one in settings.items() if isinstance(one, float) and not math.isfinite(one)]
+        if numbers:
+            raise Refused(f"its numbers must be finite, got {numbers[0]} = {settings[numbers[0]]}")
         used = {}
         for role, array in (tensors or {}).items():
             if array is None:

@@ -62,6 +62,7 @@ def matmul(to: Description, node: Operation) -> Value:
 def conv(to: Description, node: Operation) -> Value:
     """A convolution of sequences or images."""
     z, weight, bias = node.value(), node.constant(1), node.optional(2)
+    _same_kernel(node, weight)
     z, weight, flat = _image(to, z, weight)
     given = numbers(node, z, weight.shape[2:], flat)
     z, padding = padded(to, z, given.pop("pads"))
@@ -81,6 +82,7 @@ def conv_transpose(to: Description, node: Operation) -> Value:
     z, weight, bias = node.value(), node.constant(1), node.optional(2)
     if node.attributes.get("output_shape") or node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise Refused("output_shape and auto_pad are not supported: export it with pads")
+    _same_kernel(node, weight)
     z, weight, flat = _image(to, z, weight)
     given = numbers(node, z, weight.shape[2:], flat)
     top, left, bottom, right = given.pop("pads")
@@ -119,9 +121,19 @@ def batch_norm(to: Description, node: Operation) -> Value:
     names = ("weight", "bias", "mean", "var")
     tensors = {name: node.constant(place) for place, name in enumerate(names, 1)}
     z = node.value()
+    eps = float(node.attributes.get("epsilon", 1e-5))
+    if not (tensors["var"] + eps > 0).all():
+        raise Refused(f"its variances plus epsilon = {eps:g} must be positive")
     if not 1 <= len(z.inner) <= 3:
         raise Refused(f"it must see at most three axes behind the batch, got shape {z.inner}")
-    return to.add("batch_norm", z, tensors=tensors, eps=float(node.attributes.get("epsilon", 1e-5)))
+    return to.add("batch_norm", z, tensors=tensors, eps=eps)
+
+
+def _same_kernel(node: Operation, weight: Array) -> None:
+    """Refuse a kernel shape that is not that of the filter."""
+    kernel = node.attributes.get("kernel_shape")
+    if kernel and list(kernel) != list(weight.shape[2:]):
+        raise Refused(f"kernel_shape must be that of the filter, {list(weight.shape[2:])}, got {list(kernel)}")
 
 
 def _image(to: Description, z: Value, weight: Array) -> tuple[Value, Array, bool]:

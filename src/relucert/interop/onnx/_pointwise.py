@@ -123,6 +123,10 @@ def clip(to: Description, node: Operation) -> Value:
     ends = []
     for name, place in (("min", 1), ("max", 2)):
         given = node.attributes.get(name) if node.opset < 11 else node.optional(place)
+        if isinstance(given, np.ndarray) and (
+            given.ndim or str(given.dtype) != str(z.sample.dtype).removeprefix("torch.")
+        ):
+            raise Refused(f"{name} must be one number of the input's dtype, got {given.dtype} {given.shape}")
         ends.append(None if given is None else float(np.asarray(given).reshape(())))
     return clipped(to, z, *ends)
 

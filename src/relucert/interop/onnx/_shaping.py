@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from relucert.interop.onnx._graph import Array, Description, MixedBatch, Operation, Refused, Value, bounded
+from relucert.interop.onnx._graph import Array, Description, MixedBatch, Operation, Refused, Value, bounded, distinct
 
 
 def flatten(to: Description, node: Operation) -> Value:
@@ -42,7 +42,7 @@ def squeeze(to: Description, node: Operation) -> Value:
     """Axes of size one taken away."""
     z, axes = node.value(), node.whole("axes", 1)
     rank = len(z.shape)
-    gone = {i for i in range(1, rank) if z.shape[i] == 1} if axes is None else {axis % rank for axis in axes}
+    gone = {i for i in range(1, rank) if z.shape[i] == 1} if axes is None else set(distinct(axes, rank))
     if any(z.shape[axis] != 1 for axis in gone):
         raise Refused(f"it takes away axes {axes} of shape {z.shape} that have more than one entry")
     return to.reshaped(z, [size for i, size in enumerate(z.shape) if i not in gone])
@@ -54,7 +54,7 @@ def unsqueeze(to: Description, node: Operation) -> Value:
     if axes is None:
         raise Refused("its axes must be constant")
     rank = len(z.shape) + len(axes)
-    fresh = {axis % rank for axis in axes}
+    fresh = set(distinct(axes, rank))
     rest = iter(z.shape)
     return to.reshaped(z, [1 if i in fresh else next(rest) for i in range(rank)])
 
@@ -83,6 +83,7 @@ def slice_(to: Description, node: Operation) -> Value:
     steps = node.whole("steps", 4) or [1] * len(starts)
     if not len(axes) == len(steps) == len(starts) or 0 in steps:
         raise Refused("it needs one axis and one step, not zero, for each start")
+    distinct(axes, len(z.shape))
     keys = [slice(None)] * len(z.inner)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         rank = len(z.shape)
@@ -105,6 +106,8 @@ def split(to: Description, node: Operation) -> list[Value]:
     axis, count = z.axis(int(node.attributes.get("axis", 0))), len(node.outputs)
     size = z.inner[axis]
     sizes = node.whole("split", 1)
+    if int(node.attributes.get("num_outputs", count)) != count:
+        raise Refused(f"num_outputs must be the number of outputs, {count}, got {node.attributes['num_outputs']}")
     if sizes is None:
         if "num_outputs" not in node.attributes and size % count:
             raise Refused(f"{size} entries must split into {count} equal parts")
@@ -164,7 +167,7 @@ def pad(to: Description, node: Operation) -> Value:
     if pads is None:
         raise Refused("its pads must be constant")
     rank, axes = len(z.shape), node.whole("axes", 3)
-    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    axes = list(range(rank)) if axes is None else distinct(axes, rank)
     if len(pads) != 2 * len(axes):
         raise Refused(f"it needs two numbers for each axis, got {pads}")
     sides = [(0, 0)] * rank

@@ -27,11 +27,13 @@ from relucert.interop.onnx._graph import (
 )
 from relucert.interop.onnx._operators import FINAL, OPERATORS
 from relucert.interop.onnx._package import onnx_package
+from relucert.interop.onnx._rules import check_meaning, check_node, check_opset
 from relucert.networks.build.rebuilding import rebuild
 from relucert.networks.network import Network
 
 DTYPES = {1: torch.float32, 11: torch.float64}
 BYTES = 2**31  #: of a file after it is unpacked
+AGAIN = "export the model again; onnx.checker.check_model says whether a file keeps the rules of the format"
 
 
 def load_onnx(path: str | Path) -> Network:
@@ -41,11 +43,14 @@ def load_onnx(path: str | Path) -> Network:
     are given one. A softmax at the end is dropped, with a warning: it changes no class.
     """
     path = Path(path)
-    model = _model(path)
     try:
-        return _network(path, model, None)
-    except _Retry:  # the batch is free, but the file says 1 somewhere
-        return _network(path, model, 1)
+        model = _model(path)
+        try:
+            return _network(path, model, None)
+        except _Retry:  # the batch is free, but the file says 1 somewhere
+            return _network(path, model, 1)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}: {AGAIN}") from error
 
 
 class _Retry(Exception):
@@ -106,12 +111,16 @@ class _Reader:
 
     def __init__(self, path: Path, model: Any, batch: int | None):
         self.path, self.graph, self.onnx = path, model.graph, onnx_package("reading an ONNX file")
-        own = [int(one.version) for one in model.opset_import if one.domain in ("", "ai.onnx")]
-        self.opset = max(own, default=1)
+        try:
+            self.opset = check_opset(self.onnx, model.opset_import)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
         self.env: dict[str, Entry] = {}
         self.refused: list[str] = []
         self.mixed = False
         for tensor in model.graph.initializer:
+            if tensor.name in self.env:
+                raise CheckpointError(f"{path}: tensor {tensor.name!r} is there twice")
             self.env[tensor.name] = self._array(tensor, f"tensor {tensor.name!r}")
         if model.graph.sparse_initializer:
             raise UnsupportedLayer(f"{path}: sparse tensors are not supported: export the model with dense ones")
@@ -144,7 +153,9 @@ class _Reader:
         dtype = DTYPES.get(kind.elem_type)
         if dtype is None:
             name = self.onnx.TensorProto.DataType.Name(kind.elem_type) if 0 <= kind.elem_type < 20 else kind.elem_type
-            raise UnsupportedLayer(f"{self.path}: input {given.name!r} must be float32 or float64, got {name}")
+            raise UnsupportedLayer(
+                f"{self.path}: input {given.name!r} must be float32 or float64, got {name}: export the model with it"
+            )
         sizes = [int(one.dim_value) if one.HasField("dim_value") else None for one in kind.shape.dim]
         if len(sizes) < 2:
             raise UnsupportedLayer(
@@ -163,7 +174,7 @@ class _Reader:
         try:
             self.env[given.name] = self.to.start(inner, dtype)
         except Refused as error:
-            raise UnsupportedLayer(f"{self.path}: {error}") from error
+            raise UnsupportedLayer(f"{self.path}: {error}: export the model for smaller inputs") from error
 
     def read(self) -> Value:
         """The value of the output."""
@@ -173,6 +184,10 @@ class _Reader:
             missing = [name for name in proto.input if name and name not in self.env]
             if missing:
                 raise CheckpointError(f"{self.path}: {label} reads {missing[0]!r}, which no node before it makes")
+            named = [name for name in outputs if name]
+            twice = [name for place, name in enumerate(named) if name in self.env or name in named[:place]]
+            if twice:
+                raise CheckpointError(f"{self.path}: {label} makes {twice[0]!r}, which is there already")
             try:
                 made = self._translated(proto)
             except Refused as error:
@@ -214,6 +229,9 @@ class _Reader:
             if known or self._final(proto):
                 return [Unknown()] * len(proto.output)
             raise Refused("it is not a supported operator")
+        if known or proto.op_type == "Shape" or self._final(proto):
+            check_node(self.onnx, proto, self.opset)
+            check_meaning(proto, self.opset)
         attributes = {one.name: self._attribute(one) for one in proto.attribute}
         operation = Operation(proto.op_type, proto.name, inputs, list(proto.output), attributes, self.opset)
         if any(isinstance(one, Value) for one in inputs):

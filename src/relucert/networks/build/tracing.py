@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
-from relucert.core.errors import UnsupportedLayer
+from relucert.core.errors import InvalidInput, UnsupportedLayer
 from relucert.networks.build.builder import Builder, refusal
 from relucert.networks.build.values import Held, Traced
 from relucert.networks.layers.arithmetic import Scale, Shift
@@ -229,6 +229,10 @@ class _Replay:
                 return self._computed(node, env)
             except Exception:
                 raise UnsupportedLayer(refusal(self.refused)) from error
+        except InvalidInput as error:
+            if self.refused:  # what lies behind a refused step may have a wrong shape: the step is the reason
+                raise UnsupportedLayer(refusal(self.refused)) from error
+            raise
 
     def _computed(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda other: _tensor(env[other]))  # type: ignore[misc]

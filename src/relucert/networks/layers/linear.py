@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from relucert.core.errors import InvalidInput
 from relucert.networks.build.values import Held, Traced
+from relucert.networks.layers.convolution import Geometry, adjoint, convolved, suits
 from relucert.networks.layers.family import Family, Restored, arguments, held, pair, with_tensors
 from relucert.networks.layers.shapes import Pad, Reshape
 from relucert.networks.nodes import Affine, Shape, Source, View, transposed
@@ -105,20 +106,22 @@ class Conv2d(Affine):
     def linear(self, z: Tensor) -> Tensor:
         return F.conv2d(z, self.weight.value, None, self.stride, self.padding, self.dilation, self.groups)
 
+    def linear_of_many(self, z: Tensor) -> Tensor:
+        return convolved(z, self.weight.value, self._geometry) if suits(z, self.groups) else self.linear(z)
+
     def transpose(self, output: Tensor) -> tuple[Tensor]:
         weight = self.weight.value
-        # To few channels, as of an image, one convolution for all phases of the stride is faster.
-        by_phases = self.groups == 1 and self.dilation == (1, 1) and min(self.stride) > 1 and weight.shape[1] <= 4
-        if output.device.type == "cpu" and output.dtype == torch.float32 and len(output) > 1:
-            # Many small images: on a CPU channels are best next to each other.
-            output = output.contiguous(memory_format=torch.channels_last)
-            if by_phases:
-                return (phased_adjoint(output, weight, self.stride, self.padding, self.in_shapes[0]),)
+        if suits(output, self.groups):
+            return (adjoint(output, weight, self._geometry).contiguous(),)
         # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
         spans = [self.dilation[i] * (weight.shape[2 + i] - 1) + 1 for i in (0, 1)]
         over = [(self.in_shapes[0][1 + i] + 2 * self.padding[i] - spans[i]) % self.stride[i] for i in (0, 1)]
         back = F.conv_transpose2d(output, weight, None, self.stride, self.padding, over, self.groups, self.dilation)
         return (back.contiguous(),)
+
+    @property
+    def _geometry(self) -> Geometry:
+        return Geometry(self.in_shapes[0], self.stride, self.padding, self.dilation)
 
     def offset(self, like: Tensor) -> Tensor:
         spans = [self.dilation[i] * (self.weight.value.shape[2 + i] - 1) + 1 for i in (0, 1)]
@@ -163,29 +166,6 @@ class Conv2d(Affine):
 
     def settings(self) -> dict[str, object]:
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
-
-
-def phased_adjoint(
-    value: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int], size: Shape
-) -> Tensor:
-    """The adjoint of a convolution as a convolution without stride, for all phases of the stride at once.
-
-    Tap t = a s + r of a window at u adds to pixel u s + t of the padded image: to phase r of the coarse pixel u + a. So the
-    taps of each phase r are a small filter of their own, flipped, and the phases are woven into the image, of shape `size`.
-    """
-    (high, wide), (channels, height, width) = stride, size
-    rows, columns = (-(-weight.shape[2 + i] // stride[i]) for i in (0, 1))
-    taps = F.pad(weight, (0, columns * wide - weight.shape[3], 0, rows * high - weight.shape[2]))
-    taps = taps.reshape(len(weight), channels, rows, high, columns, wide).flip(2, 4)
-    taps = taps.permute(3, 5, 1, 0, 2, 4).reshape(-1, len(weight), rows, columns)
-    coarse = F.conv2d(value, taps, None, 1, (rows - 1, columns - 1)).permute(0, 2, 3, 1)
-    woven = coarse.unflatten(3, (high, wide, channels)).transpose(2, 3)
-    image = woven.reshape(len(value), coarse.shape[1] * high, coarse.shape[2] * wide, channels)
-    top, left = padding
-    image = image[:, top : top + height, left : left + width].permute(0, 3, 1, 2)
-    # What the stride leaves over on the far side is reached by no window: the adjoint is zero there.
-    missing = (height - image.shape[2], width - image.shape[3])
-    return F.pad(image, (0, missing[1], 0, missing[0])) if any(missing) else image
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from relucert.networks.build.builder import Builder
 
 
+SMALL = 256  # pixels of an image whose averages are one product with a matrix
+
+
 class AvgPool2d(Windowed, Affine):
     """Average pooling with any window."""
 
@@ -32,6 +35,15 @@ class AvgPool2d(Windowed, Affine):
         return F.avg_pool2d(
             z, self.kernel, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor
         )
+
+    def linear_of_many(self, z: Tensor) -> Tensor:
+        # Averages over small images are one product with a matrix, which is faster than going from window to window.
+        pixels = math.prod(self.in_shapes[0][1:])
+        if pixels > SMALL:
+            return self.linear(z)
+        every = torch.eye(pixels, dtype=z.dtype, device=z.device).reshape(1, pixels, *self.in_shapes[0][1:])
+        made = self.linear(every)[0]
+        return (z.flatten(-2) @ made.flatten(1)).unflatten(-1, made.shape[1:])
 
     @property
     def terms(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

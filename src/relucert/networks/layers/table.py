@@ -16,6 +16,7 @@ from relucert.networks.layers import (
     linear,
     normalisation,
     pooling,
+    resizing,
     shapes,
     transposed,
 )
@@ -30,6 +31,7 @@ FAMILIES: tuple[Family, ...] = (
     clipping.FAMILY,
     shapes.FAMILY,
     entries.FAMILY,
+    resizing.FAMILY,
     arithmetic.FAMILY,
 )
 

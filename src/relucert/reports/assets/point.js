@@ -87,7 +87,7 @@ function featureTable(subject, row) {
   const left = subject.set.features > rows.length ? `; ${rows.length} of ${subject.set.features} features` : "";
   return element("div", {},
     element("h4", {}, `Features${changes ? ", largest changes first" : ""}${left}`),
-    element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)),
+    element("div", { class: "scroll" }, element("table", { class: "features" }, element("thead", {}, element("tr", {}, ...heads)),
       element("tbody", {}, ...rows.map(([j, ...cells]) => element("tr", {}, element("th", { scope: "row" }, name(j)), ...cells.map((cell) => element("td", {}, cell))))))));
 }
 

@@ -9,6 +9,8 @@ from relucert.core.methods import parse
 from relucert.training.schemes.adversarial import AdversarialTraining
 from relucert.training.schemes.bounded import CROWNIBPTraining, IBPTraining, KWTraining
 from relucert.training.schemes.cross_lipschitz import CrossLipschitzTraining
+from relucert.training.schemes.expressive import CCIBPTraining, MTLIBPTraining, SABRTraining
+from relucert.training.schemes.hybrid import MMRIBPTraining
 from relucert.training.schemes.maximum_margin import MMRATTraining, MMRDDTraining, MMRTraining
 from relucert.training.schemes.plain import PlainTraining
 from relucert.training.schemes.scheme import Scheme
@@ -29,6 +31,10 @@ SCHEMES: dict[str, type[Scheme]] = {
         KWTraining,
         IBPTraining,
         CROWNIBPTraining,
+        MTLIBPTraining,
+        CCIBPTraining,
+        SABRTraining,
+        MMRIBPTraining,
         StabilityTraining,
         SpectralTraining,
     )

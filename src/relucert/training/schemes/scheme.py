@@ -27,6 +27,12 @@ class Scheme(Method):
 
     #: The last share of a run over which the learning rate falls; None for the paper's schedule.
     decay: ClassVar[float | None] = None
+    #: Defaults of the run's fields of the same names: how first weights are drawn, batch norm that is folded into layers, the
+    #: largest length of gradients (0: any), the share of the run, at its end, whose weights are averaged.
+    start: ClassVar[str] = "he"
+    batch_norm: ClassVar[bool] = False
+    clip: ClassVar[float] = 0.0
+    average: ClassVar[float] = 0.0
 
     def filled(self, setting: Setting) -> Self:
         """The scheme with the recipe's values for all parameters that are None; raises where the recipe has none."""
