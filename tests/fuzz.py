@@ -9,6 +9,7 @@ A case follows from its seed alone. One line of JSON is printed for each failure
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 import exact
 import relucert as rc
-from relucert.core.errors import Contradiction
+from relucert.core.errors import Contradiction, UnsupportedLayer
 from relucert.core.results import Verdict
 from relucert.networks.network import Network
 
@@ -36,6 +37,7 @@ SLOPES = (0.01, 0.1, 0.25, 0.5)
 POOLS = ((2, 1, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1), (2, 1, 1))
 ROWS = ("plain", "plain", "near", "near", "duplicate", "cancelling", "equal planes", "zero bias", "through")
 REPORTED = 1_000_000  # seeds from here on are networks of the reported recipe
+EXTREME = 2_000_000  # seeds from here on are networks with numbers of all sizes that a dtype has
 
 CERTIFY = (
     "region", "region(regions=1)", "universal", "ibp", "kw", "crown", "alpha", "alpha(inner=3, steps=5)", "lipschitz",
@@ -206,6 +208,67 @@ def reported(seed: int) -> tuple[Network, str]:
     return Network(module.float(), (2,)).eval(), f"reported, scale {scale:g}"
 
 
+def extreme(seed: int) -> tuple[Network, Tensor, tuple[Tensor, Tensor]]:
+    """Units and inputs whose sizes differ by many powers of two, which weights make up for: a network, inputs, their box.
+
+    The first that a network accepts, and at whose inputs no number overflows.
+    """
+    for turn in range(1000):
+        with contextlib.suppress(UnsupportedLayer):
+            net, x, box = _extreme(1000 * seed + turn)
+            if all(bool(part.isfinite().all()) for part in (*net.parameters(), x, *box, net(x))):
+                return net, x, box
+    raise AssertionError("no network of a thousand is one")
+
+
+def _extreme(seed: int) -> tuple[Network, Tensor, tuple[Tensor, Tensor]]:
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    dtype = rng.choice((torch.float32, torch.float32, torch.float64))
+    least, most = (-149, 120) if dtype == torch.float32 else (-1074, 1000)
+
+    def exponents(count: int) -> Tensor:
+        wide = rng.random() < 0.7
+        drawn = [
+            rng.randint(least, most // 2) if wide and rng.random() < 0.5 else rng.randint(-20, 20) for _ in range(count)
+        ]
+        return torch.tensor(drawn, dtype=torch.float64)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    sizes = exponents(rng.choice((1, 2, 2, 3)))
+    x = torch.ldexp(torch.rand(2, len(sizes), generator=generator, dtype=torch.float64), sizes).to(dtype)
+    if rng.random() < 0.3:
+        x = torch.zeros_like(x)
+    room = torch.ldexp(
+        torch.rand(2, *x.shape, generator=generator, dtype=torch.float64), sizes + rng.choice((0, 0, -3, 1))
+    )
+    box = (x - room[0].to(dtype), x + room[1].to(dtype))
+    if rng.random() < 0.5:
+        box = (x, box[1])
+    layers: list[nn.Module] = []
+    for _ in range(rng.choice((1, 1, 2))):
+        after = exponents(rng.randint(2, 3))
+        scale = (after[:, None] - sizes).clamp(least, most)
+        made = linear(
+            torch.ldexp(numbers(len(after), len(sizes)), scale),
+            torch.ldexp(numbers(len(after)), after.clamp(least, most)),
+        )
+        layers += [made, nn.ReLU() if rng.random() < 0.8 else nn.LeakyReLU(rng.choice(SLOPES))]
+        sizes = after
+    layers.append(linear(torch.ldexp(numbers(2, len(sizes)), (-sizes).clamp(least, most)), numbers(2)))
+    module = nn.Sequential(*layers).to(dtype)
+    # The border between the classes is near the least lead that points of the box have.
+    share = torch.rand(64, *x.shape[1:], generator=generator, dtype=torch.float64).round()
+    with torch.no_grad():
+        corners = (box[0][:1].double() + share * (box[1][:1].double() - box[0][:1].double())).to(dtype)
+        values = module(corners)
+        lead = (values[:, 0] - values[:, 1]).double()
+        spread = lead.max() - lead.min()
+        module[-1].bias[0] -= (lead.min() - rng.choice((0.3, 0.01, -0.01)) * spread).to(dtype)  # type: ignore[index,operator]
+    return Network(module, tuple(x.shape[1:])).eval(), x, box
+
+
 @dataclass(eq=False)
 class Case:
     """A network, a few points and a question, all of which follow from the seed."""
@@ -268,6 +331,14 @@ class Truth:
 def case(seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(seed)
+    if seed >= EXTREME:
+        net, x, box = extreme(seed)
+        p = rng.choice((1.0, 2.0, math.inf, math.inf))
+        made = Case(seed, "extreme", net, x, net.predict(x), p, box)
+        far = torch.maximum(x - box[0], box[1] - x).double().amax(1)
+        made.eps = far * 2.0 if rng.random() < 0.6 else far * rng.choice((1.0, 0.5, 1e-3))
+        made.truths = [Truth(net, x[i], int(made.y[i]), p, (box[0][i], box[1][i])) for i in range(len(x))]
+        return made
     if seed >= REPORTED:
         net, kind = reported(seed)
         made = Case(
@@ -532,6 +603,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first case; the others follow")
     parser.add_argument("--case", type=int, nargs="*", help="these cases alone")
     parser.add_argument("--reported", action="store_true", help="cases of the reported recipe")
+    parser.add_argument("--extreme", action="store_true", help="cases with numbers of all sizes")
     parser.add_argument("--methods", nargs="*", help="such as 'certify crown'; a prefix takes all, '' every one")
     parser.add_argument(
         "--dear", type=float, default=0.2, help="the share of cases that also ask a method that takes long"
@@ -543,7 +615,7 @@ def main() -> int:
         name for prop in given.methods or ()
         for name in ([known for known in METHODS if known.startswith(prop)] or [prop])
     ]  # fmt: skip
-    first = given.seed + (REPORTED if given.reported else 0)
+    first = given.seed + (EXTREME if given.extreme else REPORTED if given.reported else 0)
     seeds = given.case or range(first, first + given.count)
     kinds = FAULTS if given.quiet else (*FAULTS, "tie")
     summary, failures = run(

@@ -114,6 +114,7 @@ WHERE = {
     "reports/regions.py": "experiments/test_regions.py",
     "reports/bounds.py": "experiments/test_bounds.py",
     "reports/complete.py": "experiments/test_complete.py",
+    "reports/proofs.py": "experiments/test_proofs.py",
     "reports/trained.py": "experiments/test_trained.py",
     "training/losses/adversarial.py": "training/test_schemes.py",
     "training/losses/bounded.py": "training/test_bounded_schemes.py",

@@ -190,3 +190,34 @@ def test_a_slack_that_underflows_in_units_of_the_ball_is_charged(p: float, metho
     assert net.predict(end).item() == 1
     found = rc.certify(net, x, torch.tensor([0]), ball, method)
     assert found.verdict[0] is not Verdict.ROBUST
+
+
+@pytest.mark.parametrize("method", ["lipschitz", "sdp", "crown"])
+def test_a_slack_of_a_unit_that_underflows_is_charged(method: str) -> None:
+    """The margin is 0.7 - 1e36 relu(z_0), and z_0 moves by 1e-36 in a ball of radius 1e10: at its end the margin is -0.3."""
+    layers = [linear([[1.0, 0.0], [0.0, 1.0]]), nn.ReLU(), linear([[0.0, 0.0], [1e36, 0.0]], [0.7, 0.0])]
+    net = Network(nn.Sequential(*layers), (2,)).eval()
+    lower, upper = torch.tensor([[0.0, -1e10]]), torch.tensor([[1e-36, 1e10]])
+    ball = Ball(2, 1e10, box=(lower, upper))
+    found = proved(net, BOUNDING[method](), lower / 2 + upper / 2, ball, FIRST, torch.float32)
+    assert float(found.real) <= -0.29
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("method", ["ibp", "kw", "crown", "alpha", "lipschitz", "sdp(steps=5)", "bab(nodes=20)"])
+def test_halves_of_the_smallest_number_are_charged(dtype: torch.dtype, p: float, method: str) -> None:
+    """An interval from 0 to the smallest number has no middle; times a weight that is nearly the largest it is far."""
+    step = math.ulp(0.0) if dtype == torch.float64 else 2.0**-149
+    weight = torch.finfo(dtype).max / 4
+    net = Network(nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2)).to(dtype), (2,)).eval()
+    with torch.no_grad():
+        values = ([[weight, 0.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], [0.7 * weight * step, 0.0])
+        for parameter, value in zip(net.parameters(), values, strict=True):
+            parameter.copy_(torch.tensor(value, dtype=torch.float64))
+    x, z = torch.zeros(1, 2, dtype=dtype), torch.tensor([[step, 0.0]], dtype=torch.float64).to(dtype)
+    upper = torch.tensor([[step, 1.0]], dtype=torch.float64).to(dtype)
+    assert net.predict(z).item() == 1
+    for ball in (Ball(p, step, box=(0, 1)), Ball(p, 1e-3, box=(x, upper))):
+        assert bool(ball.contains(x, z))
+        assert rc.certify(net, x, torch.tensor([0]), ball, method).verdict[0] is not Verdict.ROBUST

@@ -37,7 +37,7 @@ def by_rule(path: Path, p: float | str, eps: float, rule: str) -> Certificate:
     x = np.array([0.5, 0.5])
     header = {
         "verdict": "robust", "network": read(path, Outward()).digest, "point": digest(x, 0), "label": 0, "rivals": [1],
-        "p": str(p), "eps": eps, "arithmetic": "real", "steps": {}, "norms": {}, "final": [[rule, True, False]], "trees": [],
+        "p": str(p), "eps": eps, "arithmetic": "real", "steps": {}, "final": [[rule, True, False]], "trees": [],
         "radii": False,
     }  # fmt: skip
     return Certificate(header, {"x": x, "lower": np.array(-np.inf), "upper": np.array(np.inf)})
@@ -92,7 +92,7 @@ def test_in_rational_numbers_a_margin_of_zero_is_none(tmp_path: Path) -> None:
         ({"eps": math.nan}, "eps"),
         ({"arithmetic": "float16"}, "executed"),
         ({"final": [["guess", True, False]]}, "no rule"),
-        ({"final": ["parallel"]}, "no step"),
+        ({"final": ["parallel"]}, "no rule"),
         ({"final": []}, "not proved"),
         ({"trees": [0]}, "tree is missing"),
         ({"verdict": "none", "reason": "why"}, "no verdict .none."),
@@ -127,7 +127,7 @@ def test_radii_just_below_the_exact_ones_are_proved(certificates: list[Written])
     verdicts = [one.certificate.header for one in certificates]
     assert all(header["verdict"] == "robust" for header in verdicts), [header.get("reason") for header in verdicts]
     assert sum(bool(header["trees"]) for header in verdicts) >= 5
-    assert sum(bool(header["norms"]) for header in verdicts) >= 3
+    assert sum(header["radii"] for header in verdicts) >= 3
     assert max(len(one.certificate.arrays.get("tree", [])) for one in certificates) > 10
     assert all(holds(one.net, one.certificate) for one in certificates)
 
@@ -169,12 +169,12 @@ def mutated(given: Certificate, draw: np.random.Generator) -> Certificate:
     elif kind == 10:
         rule = str(draw.choice(["flat", "parallel", "interval", "adaptive"]))
         header["steps"] = {str(draw.integers(6)): [[rule, bool(draw.integers(2)), bool(draw.integers(2))]]}
-    elif kind == 11 and header.get("norms"):
-        place = str(draw.choice(list(header["norms"])))
-        header["norms"][place] *= float(draw.choice([0.5, 0.999, 1.001, 2.0, -1.0, math.nan, math.inf]))
+    elif kind == 11 and header.get("radii"):
+        header["radii"] = bool(draw.integers(2))
+        header["final"] = [[step[0], bool(draw.integers(2)), bool(draw.integers(2))] for step in header["final"]]
         header["eps"] *= float(draw.choice([1.0, 1.5, 4.0]))
     else:
-        field = str(draw.choice(["network", "point", "final", "trees", "steps", "norms", "arithmetic", "verdict"]))
+        field = str(draw.choice(["network", "point", "final", "trees", "steps", "radii", "arithmetic", "verdict"]))
         header[field] = draw.choice(["robust", "vulnerable", "real", "0" * 64]) if draw.integers(2) else []
     return Certificate(header, arrays)
 

@@ -78,11 +78,10 @@ FORGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no rivals": ({"rivals": []}, {}),
     "the class itself": ({"rivals": None}, {}),
     "rivals by truth": ({"rivals": [True]}, {}),
-    "radii without norms": ({"radii": True}, {}),
-    "tiny norms": ({"norms": {"1": 1e-9, "3": 1e-9, "5": 1e-9}, "radii": True}, {}),
-    "negative norms": ({"norms": {"1": -9.0, "3": -9.0, "5": -9.0}, "radii": True}, {}),
-    "norms that are no numbers": ({"norms": {"1": math.nan, "3": math.nan, "5": math.nan}, "radii": True}, {}),
-    "norms that are words": ({"norms": {"1": "x"}, "radii": True}, {}),
+    "radii": ({"radii": True}, {}),
+    "radii by number": ({"radii": 1}, {}),
+    "norms of its own": ({"norms": {"1": 1e-9, "3": 1e-9, "5": 1e-9}, "radii": True}, {}),
+    "the rule of leaves": ({"final": [["leaf", True, False], ["leaf", True, True]]}, {}),
     "steps of another node": ({"steps": {"99": [["parallel", True, False]], "-1": [["flat", True, False]]}}, {}),
     "steps that are words": ({"steps": {"1": "parallel"}}, {}),
     "steps for ReLUs": ({"steps": {str(i): [["parallel", True, False]] * 3 for i in range(6)}}, {}),
@@ -123,11 +122,9 @@ def test_wrong_slopes_prove_nothing_false(proof: Written) -> None:
         arrays = dict(given.arrays)
         scale = 10.0 ** draw.integers(-2, 4)
         arrays["slopes"] = scale * draw.normal(size=arrays["slopes"].shape)
-        arrays["uppers"] = scale * draw.normal(size=arrays["slopes"].shape)
         arrays["betas"] = scale * draw.normal(size=arrays["betas"].shape)
         for radii in (False, True):
-            norms = dict.fromkeys(("1", "3", "5"), 100.0) if radii else {}
-            forged = Certificate(given.header | {"radii": radii, "norms": norms}, arrays)
+            forged = Certificate(given.header | {"radii": radii}, arrays)
             with pytest.raises(Refused, match="is not proved"):
                 check(forged, net, Outward())
 
@@ -188,3 +185,104 @@ def test_one_ulp_decides_in_rational_numbers(tmp_path: Path) -> None:
         except Refused as error:
             outside = "outside the ball" in str(error)
         assert outside == (eps < 0.25)
+
+
+def stored(folder: Path, text: str, arrays: dict[str, Any], name: str = "000000") -> None:
+    header = np.frombuffer(text.encode(), dtype=np.uint8)
+    np.savez_compressed(folder / f"{name}.npz", header=header, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+ATTACKS: dict[str, Any] = {
+    "arrays with the names of fields": lambda h, a: (h, a | {"eps": np.float64(1e-9), "trees": a["tree"]}),
+    "fields with the names of arrays": lambda h, a: (h | {"x": a["x"].tolist(), "lower": 0.5, "upper": 0.5}, {}),
+    "bytes in another order": lambda h, a: (h, a | {"x": a["x"].astype(">f8") * 2}),
+    "a box of another shape": lambda h, a: (h, a | {"upper": np.ones((3, 1, 2))}),
+    "a radius of 400 digits": lambda h, a: (h | {"eps": 10**400}, a),
+    "a radius that is true": lambda h, a: (h | {"eps": True}, a),
+    "a rival as the class": lambda h, a: (
+        h | {"label": h["rivals"][0], "rivals": [h["label"]], "point": digest(a["x"], h["rivals"][0])}, a,
+    ),
+    "a leaf among the steps": lambda h, a: (h | {"final": [["leaf", True, False, [[1.0], [0.0], [0.0]]]]}, a),
+    "a rule that is a list": lambda h, a: (h | {"final": [[["parallel"], True, False]]}, a),
+    "a unit of 64 bits": lambda h, a: (h, a | {"tree": np.where(a["tree"] >= 0, 2**62, a["tree"].astype(np.int64))}),
+    "the least unit": lambda h, a: (h, a | {"tree": np.where(a["tree"] >= 0, -(2**63), a["tree"].astype(np.int64))}),
+    "units without a sign": lambda h, a: (h, a | {"tree": a["tree"].astype(np.uint8)}),
+    "no multipliers": lambda h, a: (h, a | {"betas": a["betas"][:0]}),
+    "no slopes": lambda h, a: (h, a | {"slopes": a["slopes"][:0]}),
+    "no units": lambda h, a: (h, a | {"units": a["units"][:0], "slopes": a["slopes"][:, :0]}),
+    "multipliers below all normal numbers": lambda h, a: (h, a | {"betas": a["betas"] * 0 + 5e-324}),
+    "slopes of 64 bits": lambda h, a: (h, a | {"slopes": np.full(a["slopes"].shape, 2**64 - 1, dtype=np.uint64)}),
+    "a row before it has a tree": lambda h, a: (h | {"trees": [*h["trees"][::-1], len(h["rivals"])]}, a),
+    "all rows, one tree": lambda h, a: (h | {"trees": list(range(len(h["rivals"]))) * 2}, a),
+    "steps backwards and again": lambda h, a: (h | {"steps": dict([*h["steps"].items()][::-1]), "final": h["final"] * 50}, a),
+    "radii everywhere": lambda h, a: (h | {"steps": {str(i): [["interval", True, True]] for i in range(9)}, "radii": True}, a),
+    "the proof of a smaller ball behind a minus": lambda h, a: (h | {"eps": -h["eps"]}, a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_attack_on_the_reading_is_checked(name: str, proof: Written, tmp_path: Path, capsys: Any) -> None:
+    given = false(proof)
+    header, arrays = ATTACKS[name](dict(given.header), dict(given.arrays))
+    stored(tmp_path, json.dumps(header), arrays)
+    assert run(tmp_path, proof.path.parent / NETWORK) == 1
+    assert "000000.npz: NOT CHECKED: " in capsys.readouterr().out
+
+
+def test_what_is_printed_is_what_is_proved(proof: Written, tmp_path: Path, capsys: Any) -> None:
+    """Of two radii the one that counts is named; boxes are named in full; nothing prints a line of its own."""
+    header, arrays = proof.certificate.header, proof.certificate.arrays
+    larger = header["eps"] / 0.97 * 1.02
+    stored(tmp_path, json.dumps(header)[:-1] + f', "eps": {larger}}}', arrays, "0")
+    stored(tmp_path, f'{{"eps": {larger}, ' + json.dumps(header)[1:], arrays, "1")
+    stored(tmp_path, json.dumps(header), arrays | {"upper": np.float64(1 - 1e-9), "lower": np.float64(1e-12)}, "2")
+    fake = "x\n9.npz: CHECKED: robust (float64, box 0 to 1); l_inf 0.5\r\x1b[1A"
+    stored(tmp_path, json.dumps(header | {"verdict": "none", "reason": fake}), {}, "3")
+    stored(tmp_path, json.dumps(header | {"p": "inf\n9.npz: CHECKED"}), arrays, "4")
+    stored(tmp_path, json.dumps(header | {"p": "inf\n"}), arrays, "5")
+    assert run(tmp_path, proof.path.parent / NETWORK) == 1
+    printed = capsys.readouterr().out
+    lines = printed.split("\n")[:-1]
+    assert [line.split(":")[0] for line in lines[:-1]] == [f"{place}.npz" for place in range(6)]
+    assert lines[0].startswith("0.npz: NOT CHECKED")
+    assert lines[1].startswith("1.npz: CHECKED")
+    assert f"l_inf {header['eps']}, class" in lines[1]
+    assert "box 9.9999999999999998e-13 to 0.99999999900000003)" in lines[2]
+    assert not {"\r", "\x1b"} & set(printed)
+
+
+def test_large_archives_are_refused_unread(proof: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relucert.checker.check._BYTES", 1000)
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(Refused, match="unpacks to"):
+        Certificate.read(proof.path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nodes: nodes[1].update(inputs=[0, 0]),
+        lambda nodes: nodes[1].update(inputs=[1]),
+        lambda nodes: nodes[2].update(inputs=[-1]),
+        lambda nodes: nodes[2]["settings"].update(slope=2.0),
+        lambda nodes: nodes[2]["settings"].update(slope=float("nan")),
+        lambda nodes: nodes[2].update(shape=[7]),
+        lambda nodes: nodes[2].update(kind="sigmoid"),
+        lambda nodes: nodes[2].update(kind="add", settings={"signs": [3]}),
+        lambda nodes: nodes[2].update(kind="add", settings={"signs": [1, 1]}),
+        lambda nodes: nodes[2]["settings"].update(slope=0.5),
+        lambda nodes: nodes[2].update(kind="reshape"),
+    ],
+)
+def test_another_description_is_no_network_or_another_one(change: Any, proof: Written, tmp_path: Path) -> None:
+    """The same weights: what the description says is in the digest."""
+    data = (proof.path.parent / NETWORK).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    network = json.loads(header["__metadata__"]["network"])
+    change(network["nodes"])
+    header["__metadata__"]["network"] = json.dumps(network)
+    text = json.dumps(header).encode()
+    (tmp_path / NETWORK).write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
+    (tmp_path / "000000.npz").write_bytes(proof.path.read_bytes())
+    assert run(tmp_path, tmp_path / NETWORK) in (1, 2)

@@ -27,11 +27,7 @@ def named(name: str) -> torch.nn.Module:
 def values(net: Network, x: np.ndarray) -> np.ndarray:
     found: list[np.ndarray] = [x]
     for node in net.nodes[1:]:
-        given = [found[source] for source in node.inputs]
-        if node.kind == "relu":
-            found.append(np.where(given[0] > 0, given[0], node.leak * given[0]))
-        else:
-            found.append(node.map[0](*given) + node.bias)
+        found.append(node.value(*(found[source] for source in node.inputs)))
     return found[-1]
 
 
@@ -55,13 +51,14 @@ def test_adjoints_sizes_and_windows(name: str, tmp_path: Path) -> None:
         if node.kind == "relu":
             continue
         given = [draw.normal(size=(2, net.nodes[source].size)) for source in node.inputs]
-        rows = draw.normal(size=(2, node.size))
-        across = sum((a * b).sum(1) for a, b in zip(given, node.map[1](rows), strict=True))
-        np.testing.assert_allclose((node.map[0](*given) * rows).sum(1), across, rtol=1e-9)
-        sizes = node.sizes[0](*(np.abs(part) for part in given))
-        assert (np.abs(node.map[0](*given)) <= sizes * (1 + 1e-12)).all()
-        if node.rows is not None:
-            np.testing.assert_array_equal(node.rows(np.arange(node.size)), node.map[1](np.eye(node.size))[0])
+        rows, linear = draw.normal(size=(2, node.size)), node.value(*given) - node.bias
+        across = sum((a * b).sum(1) for a, b in zip(given, node.adjoint(rows), strict=True))
+        np.testing.assert_allclose((linear * rows).sum(1), across, rtol=1e-9, atol=1e-12)
+        sizes = node.value(*(np.abs(part) for part in given), sizes=True)
+        assert (np.abs(linear) <= sizes * (1 + 1e-12) + 1e-14).all()
+        assert (np.abs(node.bias) <= node.bias_size).all()
+        if node.kind in ("linear", "conv2d"):
+            np.testing.assert_array_equal(node.rows(np.arange(node.size)), node.adjoint(np.eye(node.size))[0])
 
 
 def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
@@ -69,10 +66,9 @@ def test_weights_are_exact_in_rational_numbers(tmp_path: Path) -> None:
     near, exactly = (read(tmp_path / "net.safetensors", num) for num in (Outward(), Rational()))
     assert near.dtype == "float32"
     for a, b in zip(near.nodes, exactly.nodes, strict=True):
-        if a.rows is not None and b.rows is not None:
-            units = np.arange(a.size)
-            assert (a.rows(units) == b.rows(units).astype(float)).all()
-            assert all(float(value) == value for value in b.rows(units).ravel())
+        if a.filters is not None:
+            assert (a.filters == b.filters.astype(float)).all()
+            assert all(float(value) == value for value in b.filters.ravel())
 
 
 @pytest.mark.parametrize(

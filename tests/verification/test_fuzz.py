@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 import exact
-from fuzz import DEAR, FAULTS, METHODS, REPORTED, case, check, faults, proved, run, witness
+from fuzz import DEAR, EXTREME, FAULTS, METHODS, REPORTED, case, check, faults, proved, run, witness
 
 #: Cases of the reported recipe about which `mip` once said ROBUST, though the class changes within the ball.
 FALSE_PROOFS = (1_000_042, 1_000_102, 1_000_117)
@@ -47,6 +47,22 @@ def test_found_before(seed):
 def test_few(block):
     _, failures = run(range(1000 + BLOCK * block, 1000 + BLOCK * (block + 1)))
     assert not faults(failures)
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("block", range(6))
+def test_few_extreme(block):
+    """Numbers of all sizes that a dtype has, the smallest among them."""
+    first = EXTREME + BLOCK * block
+    methods = [f"certify {name}" for name in ("ibp", "kw", "crown", "lipschitz", "sdp(steps=5)")]
+    assert not faults(run(range(first, first + BLOCK), methods)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(50))
+def test_many_extreme(block):
+    first = EXTREME + 10_000 + BLOCK * block
+    assert not faults(run(range(first, first + BLOCK), dear=0.0)[1])
 
 
 @pytest.mark.slow

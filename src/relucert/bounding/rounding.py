@@ -88,7 +88,7 @@ class Rounding:
         centre, size = x.flatten(1), math.prod(x.shape[1:])
         reach = torch.maximum(high - centre, centre - low)
         # Minima are computed in units of the ball: slacks that underflow there are lost, whatever their coefficients.
-        small = size * torch.finfo(x.dtype).tiny * reach.amax(1, keepdim=True)
+        small = torch.finfo(x.dtype).tiny * (1.0 + size * reach.amax(1, keepdim=True))
         largest = centre.abs() + reach + small
         # A value and a minimum are two sums. Minima over the ball take powers q - 1 for 1 < p < 2, which multiply errors.
         times = 2.0 if math.isinf(ball.p) else 4.0 * (dual(ball.p) if 1 < ball.p < 2 else 1.0)
@@ -264,8 +264,11 @@ class Magnitudes(ForwardRule[Tensor]):
 
 
 def absolute(within: Interval) -> Float[Tensor, " batch *shape"]:
-    """The largest absolute value in an interval."""
-    return torch.maximum(within.lower.abs(), within.upper.abs())
+    """The largest absolute value in an interval, raised by the smallest normal number.
+
+    A share gamma_n of that pays for halves of numbers below it, which round to zero, whatever their weights.
+    """
+    return torch.maximum(within.lower.abs(), within.upper.abs()) + torch.finfo(within.lower.dtype).tiny
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
-#: Below these a product may lose its relative accuracy, or be flushed to zero.
-SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126}
 #: More than all underflows of a float64 computation (of squares as well) add up to, for numbers of at most LARGEST.
 UNDERFLOW, LARGEST = 1e-100, 1e30
 
@@ -33,15 +30,13 @@ def require(holds: Any, text: str) -> None:
 class Outward:
     """float64: results that bound something are moved by `charge`."""
 
-    exact = False
-
     def numbers(self, values: Any) -> Array:
         """Numbers in float64: those of float32 are kept exactly."""
         return np.asarray(values).astype(np.float64)
 
     def charge(self, terms: int, size: Any, dtype: str = "float64") -> Any:
         """More than a sum of `terms` products may be off whose absolute values add up to `size`, itself a computed sum."""
-        unit = terms * ROUNDOFF[dtype]
+        unit = terms * 2.0 ** (-53 if dtype == "float64" else -24)
         require(unit < 0.01, f"sums of {terms} terms are too long for {dtype}")
         return 1.03 * unit * size + UNDERFLOW
 
@@ -58,12 +53,9 @@ class Outward:
 class Rational(Outward):
     """Arrays of fractions: for small networks."""
 
-    exact = True
-
     def numbers(self, values: Any) -> Array:
-        values = np.asarray(values)
-        flat = [value if isinstance(value, Fraction) else Fraction(float(value)) for value in values.ravel()]
-        return np.array(flat, dtype=object).reshape(values.shape)
+        flat = [value if isinstance(value, Fraction) else Fraction(float(value)) for value in np.ravel(values)]
+        return np.array(flat, dtype=object).reshape(np.shape(values))
 
     def charge(self, terms: int, size: Any, dtype: str = "float64") -> Any:
         return 0 * size

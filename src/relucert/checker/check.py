@@ -18,17 +18,16 @@ from typing import Any
 import numpy as np
 
 from relucert.checker.arithmetic import Array, Outward, Rational, Refused, require
-from relucert.checker.ball import Ball
-from relucert.checker.bounds import Bounds, Piece, Step
+from relucert.checker.bounds import Bounds, Step
+from relucert.checker.minima import Ball
 from relucert.checker.network import Network
 
-FORMAT, VERSION = "relucert-proof", 2
+FORMAT, VERSION = "relucert-proof", 3
 #: Types of the fields of the header, and kinds of the dtypes of arrays.
 KINDS: dict[str, Any] = dict.fromkeys(("verdict", "network", "point", "arithmetic", "p"), str)
-KINDS |= dict.fromkeys(("rivals", "final", "trees"), list) | {"steps": dict, "norms": dict, "label": int, "eps": float}
-KINDS |= dict.fromkeys(("x", "lower", "upper", "witness", "betas"), "f") | {"tree": "i", "units": "i", "radii": bool}
-KINDS |= {"slopes": "uf", "uppers": "uf"}
-_TOGETHER, _LARGEST = 64, 1e12  # leaves that go through one backward pass; the largest slope or multiplier
+KINDS |= dict.fromkeys(("rivals", "final", "trees"), list) | {"steps": dict, "label": int, "eps": float, "radii": bool}
+KINDS |= dict.fromkeys(("x", "lower", "upper", "witness", "betas"), "f") | {"tree": "i", "units": "i", "slopes": "uf"}
+_LARGEST, _BYTES = 1e12, 2**30  # of a slope or multiplier, and of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,9 @@ class Certificate:
     def read(cls, path: str | Path) -> Certificate:
         """The contents of a file; a file that is none is refused."""
         try:
+            with zipfile.ZipFile(path) as archive:
+                size = sum(part.file_size for part in archive.infolist())
+            require(size < _BYTES, f"the file unpacks to {size} bytes")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             header = json.loads(arrays.pop("header").tobytes())
@@ -94,9 +96,9 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
     require(arithmetic in ("real", net.dtype), f"the network is not executed in {arithmetic}")
     executed = None if arithmetic == "real" else arithmetic
     low, high = (np.broadcast_to(get(name), x.size).astype(float) for name in ("lower", "upper"))
-    ball = Ball.of(num, float(get("p")), get("eps"), x.ravel(), low, high)
+    ball = Ball(num, float(get("p")), get("eps"), x.ravel(), low, high)
     rows = num.numbers(np.eye(classes)[[label] * len(rivals)] - np.eye(classes)[rivals])
-    sides = [f"{side[0]:g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
+    sides = [f"{side[0]:.17g}" if (side == side[0]).all() else "by entry" for side in (low, high)]
     about = "" if set(rivals) == set(others) else f" against {sorted(rivals)}"
     about += f" ({arithmetic}, box {' to '.join(sides)})"
     if verdict == "vulnerable":
@@ -104,21 +106,17 @@ def check(certificate: Certificate, net: Network, num: Outward) -> str:
         return f"vulnerable{about}"
     require(verdict == "robust", f"there is no verdict {verdict!r}")
     bounds, proved = Bounds(net, ball, num, executed), np.zeros(len(rivals), dtype=bool)
-    bounds.derive({place: [_step(step) for step in some] for place, some in get("steps").items()}, get("norms"))
-    for step in get("final"):
+    steps = {place: [Step(*step[:3]) for step in some] for place, some in get("steps").items()}
+    final = [Step(*step[:3]) for step in get("final")]
+    bounds.derive(steps, get("radii") or any(step.radii for some in (final, *steps.values()) for step in some))
+    for step in final:
         if not proved.all():
-            proved[~proved] = bounds.margins(rows[~proved], _step(step)) > 0
+            proved[~proved] = bounds.margins(rows[~proved], step) > 0
     if get("trees"):
         _trees(certificate, bounds, rows, proved)
     missing = [rival for rival, done in zip(rivals, proved, strict=True) if not done]
     require(not missing, f"it is not proved that class {label} stays ahead of {missing}")
     return f"robust{about}"
-
-
-def _step(given: Any) -> Step:
-    """A step of a certificate: a rule, whether the box counts, and whether radii count."""
-    require([type(part) for part in given] == [str, bool, bool], f"{given} is no step")
-    return Step(*given)
 
 
 def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows: Array, executed: str | None) -> None:
@@ -129,55 +127,35 @@ def _witness(z: Array, net: Network, ball: Ball, box: tuple[Array, Array], rows:
     d, eps = exact.numbers(z) - exact.numbers(ball.x), exact.numbers([ball.eps])[0]
     length = np.sum(d * d) if ball.p == 2 else np.sum(np.abs(d)) if ball.p == 1 else np.max(np.abs(d))
     require(length <= (eps * eps if ball.p == 2 else eps), "the witness lies outside the ball")
-    at = Bounds(net, Ball.of(ball.num, math.inf, 0.0, z, -free, free), ball.num, executed)
-    at.derive({}, {})
-    require(
-        (at.margins(rows, Step("parallel")) > 0).any(), "the witness does not change the class by more than rounding"
-    )
+    at = Bounds(net, Ball(ball.num, math.inf, 0.0, z, -free, free), ball.num, executed)
+    at.derive({})
+    ahead = at.margins(rows, Step("parallel")) > 0
+    require(ahead.any(), "the witness does not change the class by more than rounding")
 
 
 def _trees(certificate: Certificate, bounds: Bounds, rows: Array, proved: Array) -> None:
     """Prove rows by trees of splits: every leaf of the tree of a row must have a positive bound."""
-    chosen, tree, units, betas, radii = (certificate.get(name) for name in ("trees", "tree", "units", "betas", "radii"))
-    lines = [certificate.get(name) for name in ("slopes", "uppers") if name in certificate.arrays]
-    total, place, first, spent = sum(bounds.net.nodes[at].size for at in bounds.net.relus), 0, 0, 0
+    names = ("trees", "tree", "units", "betas", "slopes", "radii")
+    chosen, tree, units, betas, slopes, radii = (certificate.get(name) for name in names)
+    num, relus, place, leaf, spent = bounds.num, bounds.net.relus, 0, 0, 0
+    total, ends = sum(relus.values()), np.cumsum([*relus.values()])[:-1]
     require(tree.ndim == units.ndim == betas.ndim == 1 and (tree < total).all(), "the trees have wrong shapes or units")
     require(((units >= 0) & (units < total)).all(), "slopes are given for a unit that is none")
-    require(all(part.ndim == 2 and part.shape[1] == len(units) for part in lines), "slopes have the wrong shape")
-    require(all((np.abs(part) < _LARGEST).all() for part in (*lines, betas)), "slopes and multipliers must be numbers")
+    require(slopes.ndim == 2 and slopes.shape[1] == len(units), "slopes have the wrong shape")
+    require(all((np.abs(part) < _LARGEST).all() for part in (slopes, betas)), "slopes and multipliers must be numbers")
+    lines, betas = num.numbers(slopes / 255 if slopes.dtype.kind == "u" else slopes), num.numbers(betas)
     for row in chosen:
         require(type(row) is int and 0 <= row < len(rows), "a tree is about no row of the property")
-        every, place = leaves(tree, place)
-        for start in range(0, len(every), _TOGETHER):
-            some = every[start : start + _TOGETHER]
-            last, end = first + len(some), spent + sum(len(splits) for splits in some)
-            require(all(last <= len(part) for part in lines) and end <= len(betas), "slopes or multipliers are missing")
-            pieces = _pieces(bounds, some, betas[spent:end], units, [part[first:last] for part in lines])
-            margins = bounds.margins(np.tile(rows[row], (len(some), 1)), Step("adaptive", True, radii, pieces))
-            failed = np.flatnonzero(~(margins > 0))
-            require(not len(failed), f"leaf {start + failed[:1]} of the tree of row {row} is not proved")
-            first, spent = last, end
+        paths, place = leaves(tree, place)
+        for path in paths:
+            require(leaf < len(lines) and spent + len(path) <= len(betas), "slopes or multipliers are missing")
+            given = num.numbers(np.zeros((3, total)))
+            given[1, units] = lines[leaf]
+            for unit, sign in path:
+                given[:, unit], spent = (sign, given[1, unit], sign * betas[spent]), spent + 1
+            parts = dict(zip(relus, np.split(given, ends, axis=1), strict=True))
+            margin = bounds.margins(rows[[row]], Step("leaf", True, radii, parts))
+            require(margin[0] > 0, f"leaf {leaf} of the tree of row {row} is not proved")
+            leaf += 1
         proved[row] = True
     require(place == len(tree), "something is left over behind the trees")
-
-
-def _pieces(bounds: Bounds, some: Any, betas: Array, units: Array, lines: list[Array]) -> dict[int, Piece]:
-    """The relaxations of some leaves: given slopes, and split units, which are linear on their side."""
-    num, pieces, begin, net = bounds.num, {}, 0, bounds.net
-    lines = [num.numbers(part / 255 if part.dtype.kind == "u" else part) for part in lines]
-    splits = [(leaf, *split) for leaf, path in enumerate(some) for split in path]
-    for at in net.relus:
-        ends = begin, begin + net.nodes[at].size
-        *slopes, low, high = (np.tile(part, (len(some), 1)) for part in bounds.piece(at, "adaptive")[:4])
-        here, push = np.flatnonzero((units >= ends[0]) & (units < ends[1])), low * 0
-        for side, part in zip(slopes, lines, strict=False):
-            side[:, units[here] - begin] = part[:, here]
-        for (leaf, unit, sign), beta in zip(splits, num.numbers(betas), strict=True):
-            if ends[0] <= unit < ends[1]:
-                where = leaf, unit - begin
-                push[where], slope = sign * beta, num.numbers(1.0 if sign > 0 else net.nodes[at].leak)[()]
-                slopes[0][where] = slopes[1][where] = slope
-                low[where] = max(low[where], 0) if sign > 0 else low[where]
-                high[where] = min(high[where], 0) if sign < 0 else high[where]
-        pieces[at], begin = Piece(slopes[0], slopes[1], low, high, push), ends[1]
-    return pieces

@@ -1,4 +1,4 @@
-"""The network of a checkpoint: nodes in order, each an affine map of earlier nodes, or a ReLU, on flat vectors.
+"""The network of a checkpoint: nodes in order, each a ReLU or an affine map of earlier nodes, on flat vectors.
 
 A checkpoint is a safetensors file: eight bytes with the length of a JSON header, the header, and the tensors' bytes. Its
 metadata describe the nodes. Weights are read as they are stored, and float32 numbers are exact in float64.
@@ -9,58 +9,97 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relucert.checker.arithmetic import Array, Outward, Refused, require
+from relucert.checker.arithmetic import Array, Outward, Rational, Refused, require
 
 DTYPES = {"F32": "float32", "F64": "float64"}
-#: A linear map of rows of numbers, one argument for each earlier node, and its adjoint, one answer for each.
-Map = tuple[Callable[..., Any], Callable[..., list[Any]]]
 
 
 @dataclass(eq=False)
 class Node:
-    """The input, a ReLU max(z, leak z), or an affine map.
+    """The input, a ReLU max(z, leak z), or factor * filters (sum of sign * z) + bias, where None is left out.
 
-    An affine map is `map` plus `bias`; `sizes` is the map with absolute values of its coefficients, `bias_size` bounds the
-    terms of the bias, `terms` the length of the map's sums. `rows` are rows of the map's matrix, where they can be read off.
+    Row i of `windows` lists the entries (-1: none) that the filters see for position i of an image; a matrix has one position.
+    `bias_size` bounds the terms that the bias is computed from, `width` is the size of each input.
     """
 
     kind: str
     inputs: list[int]
     shape: tuple[int, ...]
-    map: Map = (lambda z: z, lambda rows: [rows])
-    sizes: Map = (lambda z: z, lambda rows: [rows])
+    width: int = 0
+    leak: Any = 0
+    signs: Any = (1,)
+    filters: Any = None
+    windows: Any = None
+    factor: Any = None
     bias: Any = 0
     bias_size: Any = 0
-    terms: int = 0
-    leak: float = 0
-    rows: Callable[[Array], Array] | None = None
 
-    @property
-    def size(self) -> int:
-        """How many numbers the node has."""
-        return math.prod(self.shape)
+    def __post_init__(self) -> None:
+        self.size: int = math.prod(self.shape)
+        self.absolute: Any = None if self.filters is None else np.abs(self.filters)
+        #: Whether values are numbers of the inputs, without rounding; the length of their sums, and room for factor and bias.
+        self.exact = self.kind in ("input", "reshape") or (self.kind == "relu" and self.leak in (0, 1))
+        self.terms = len(self.inputs) + 8 + (0 if self.filters is None else self.filters.shape[1])
+
+    def value(self, *inputs: Array, sizes: bool = False) -> Array:
+        """Rows of values, an argument for each input; with `sizes` sums of absolute products, without the bias."""
+        if self.kind == "relu":
+            return self.leak * inputs[0] if sizes else np.maximum(inputs[0], self.leak * inputs[0])
+        parts = [z if sizes or sign == 1 else sign * z for sign, z in zip(self.signs, inputs, strict=True)]
+        z = sum(parts[1:], parts[0])
+        if self.filters is not None:
+            seen = np.concatenate([z, z[:, :1] * 0], axis=1)[:, self.windows]
+            values = seen.reshape(-1, seen.shape[2]) @ (self.absolute if sizes else self.filters).T
+            z = values.reshape(*seen.shape[:2], -1).transpose(0, 2, 1).reshape(len(z), -1)
+        z = z if self.factor is None else z * (np.abs(self.factor) if sizes else self.factor)
+        return z if sizes else z + self.bias
+
+    def adjoint(self, rows: Array) -> list[Array]:
+        """Functionals of the values as functionals of each input."""
+        rows = rows if self.factor is None else rows * self.factor
+        if self.kind == "linear":
+            used = (rows != 0).any(axis=0)
+            rows = rows[:, used] @ self.filters[used]
+        elif self.filters is not None:
+            across = rows.reshape(len(rows), len(self.filters), -1).transpose(1, 2, 0).reshape(len(self.filters), -1)
+            taps = (self.filters.T @ across).reshape(-1, len(self.windows), len(rows))
+            image = np.zeros((self.width + 1, len(rows)), dtype=rows.dtype)
+            for tap, entries in zip(taps, self.windows.T, strict=True):
+                image[entries] += tap  # no two windows share an entry at a tap, but for the last, which is outside
+            rows = np.ascontiguousarray(image[:-1].T)
+        return [rows if sign == 1 else sign * rows for sign in self.signs]
+
+    def rows(self, units: Array) -> Array | None:
+        """Rows of the matrix of a layer with weights, which takes no product."""
+        if self.kind not in ("linear", "conv2d"):
+            return None
+        if self.kind == "linear":
+            return self.filters[units]
+        which, at = np.divmod(units, len(self.windows))
+        found = np.zeros((len(units), self.width + 1), dtype=self.filters.dtype)
+        found[np.arange(len(units))[:, None], self.windows[at]] = self.filters[which]
+        return found[:, :-1]
 
 
 @dataclass(eq=False)
 class Network:
-    """The nodes, the dtype of the weights, the digest of description and weights, and spectral norms that are proved."""
+    """The nodes, the dtype of the weights, the digest of description and weights, and how much layers can stretch."""
 
     nodes: list[Node]
     dtype: str
     digest: str
-    norms: dict[tuple[int, float], Any] = field(default_factory=dict)
+    norms: dict[int, Any] = field(default_factory=dict)
 
     @property
-    def relus(self) -> list[int]:
-        """The positions of all ReLUs."""
-        return [place for place, node in enumerate(self.nodes) if node.kind == "relu"]
+    def relus(self) -> dict[int, int]:
+        """The positions of all ReLUs, and their sizes."""
+        return {place: node.size for place, node in enumerate(self.nodes) if node.kind == "relu"}
 
 
 def read(path: str | Path, num: Outward) -> Network:
@@ -71,11 +110,9 @@ def read(path: str | Path, num: Outward) -> Network:
     metadata = header.pop("__metadata__", {})
     require(metadata.get("format") == "relucert-network", f"{path} is not a checkpoint of relucert")
     for name, entry in header.items():
-        require(
-            entry["dtype"] in DTYPES, f"tensor {name} has dtype {entry['dtype']}, which is not known to this checker"
-        )
-        low, high = (start + place for place in entry["data_offsets"])
-        tensors[name] = np.frombuffer(data[low:high], DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        dtype, (low, high) = entry["dtype"], (start + place for place in entry["data_offsets"])
+        require(dtype in DTYPES, f"tensor {name} has dtype {dtype}, which is not known to this checker")
+        tensors[name] = np.frombuffer(data[low:high], DTYPES[dtype]).reshape(entry["shape"])
     dtypes = {str(value.dtype) for value in tensors.values()}
     require(len(dtypes) == 1, f"the weights have several dtypes: {sorted(dtypes)}")
     network = json.loads(metadata["network"])
@@ -87,133 +124,77 @@ def read(path: str | Path, num: Outward) -> Network:
     for name, kind in (("mean", "shift"), ("std", "scale")):
         if name in tensors:
             about = {"kind": kind, "settings": {"sign": -1, "divide": True}, "shape": nodes[0].shape}
-            nodes += _nodes(about, [len(nodes) - 1], nodes, {"constant": num.numbers(tensors[name])}, num)
-    where = [len(nodes) - 1]
-    for entry in network["nodes"][1:]:
+            nodes.append(_node(about, [len(nodes) - 1], nodes, {"constant": num.numbers(tensors[name])}, num))
+    first = len(nodes) - 1
+    for place, entry in enumerate(network["nodes"][1:], 1):
         weights = {role: num.numbers(tensors[name]) for role, name in entry["tensors"].items()}
-        require(all(0 <= place < len(where) for place in entry["inputs"]), "a node reads a later node")
-        nodes += _nodes(entry, [where[place] for place in entry["inputs"]], nodes, weights, num)
-        where.append(len(nodes) - 1)
+        require(all(0 <= source < place for source in entry["inputs"]), "a node reads a later node")
+        nodes.append(_node(entry, [first + source for source in entry["inputs"]], nodes, weights, num))
     return Network(nodes, dtypes.pop(), digest.hexdigest())
 
 
-def _nodes(about: Any, inputs: list[int], known: list[Node], weights: dict[str, Array], num: Outward) -> list[Node]:
-    """The nodes of an entry of the description: one, but two for an average pool."""
-    kind, settings, shape = about["kind"], about["settings"], tuple(about["shape"])
-    before, option, node = known[inputs[0]].shape, settings.get, Node(kind, inputs, shape)
-    constant, bias = (weights.get(name, num.numbers(option("number", 0.0))) for name in ("constant", "bias"))
+def _node(about: Any, inputs: list[int], known: list[Node], weights: dict[str, Array], num: Outward) -> Node:
+    """The node of an entry of the description."""
+    kind, option, shape, before = about["kind"], about["settings"], tuple(about["shape"]), known[inputs[0]].shape
+    constant, bias = (weights.get(name, num.numbers(option.get("number", 0.0))) for name in ("constant", "bias"))
     entries = lambda value: np.broadcast_to(value, shape).ravel()  # noqa: E731
     channels = lambda value: entries(value.reshape(-1, *[1] * (len(shape) - 1)))  # noqa: E731
-    if kind in ("relu", "reshape", "batch_norm", "scale", "shift", "add"):
-        require(all(known[place].size == node.size for place in inputs), f"a {kind} does not fit its shapes")
+    require(len(inputs) == 1 or kind == "add", f"a {kind} has one input")
+    same, found = all(known[place].size == math.prod(shape) for place in inputs), {}
+    require(
+        same or kind in ("linear", "conv2d", "avg_pool2d", "adaptive_avg_pool2d"), f"a {kind} does not fit its shapes"
+    )
     if kind == "relu":
-        node.leak = option("slope")
-        require(0 <= node.leak <= 1, "the slope of a leaky ReLU must lie between 0 and 1")
+        found = {"leak": num.numbers(option["slope"])[()]}
+        require(0 <= found["leak"] <= 1, "the slope of a leaky ReLU must lie between 0 and 1")
     elif kind == "linear":
         require(weights["weight"].shape == (*shape, *before), "a matrix does not fit its shapes")
-        _linear(node, _matrix, weights["weight"], entries(bias), np.abs(entries(bias)), before[0])
-        node.rows = lambda units: weights["weight"][units]
+        found = {"filters": weights["weight"], "windows": np.arange(before[0])[None], "bias": entries(bias)}
     elif kind == "conv2d":
-        require(option("groups") == 1, "convolutions with groups are not known to this checker")
-        _convolution(node, settings, weights["weight"], channels(bias), before)
-    elif kind in ("avg_pool2d", "adaptive_avg_pool2d"):  # a convolution with ones, and a factor for every window
-        kernel = option("kernel") or [n // count for n, count in zip(before[1:], option("size"), strict=True)]
-        windows = {"stride": kernel, "padding": (0, 0), "count_include_pad": True} | settings | {"kernel": kernel}
-        even = option("kernel") or [k * n for k, n in zip(kernel, option("size"), strict=True)] == list(before[1:])
-        usual = even and not windows.get("divisor") and not windows.get("ceil_mode")
-        require(usual, "average pools with uneven windows or a divisor of their own are not known to this checker")
-        ones = num.numbers(np.eye(before[0])[:, :, None, None] * np.ones(kernel))
-        _convolution(node, windows, ones, entries(bias), before)
-        counts = (_windows(windows, shape, (1, *before[1:])) >= 0).sum(1)
-        counts = np.full(len(counts), math.prod(kernel)) if windows["count_include_pad"] else counts
-        mean = Node("scale", [len(known)], shape)
-        _linear(mean, _factors, 1 / num.numbers(np.tile(counts, before[0])))
-        return [node, mean]
+        filters = weights["weight"]
+        require(option["groups"] == 1, "convolutions with groups are not known to this checker")
+        require(filters.shape[:2] == (shape[0], before[0]), "a convolution does not fit its shapes")
+        windows = _windows(option | {"kernel": filters.shape[2:]}, shape, before)
+        found = {"filters": filters.reshape(len(filters), -1), "windows": windows, "bias": channels(bias)}
+    elif kind in ("avg_pool2d", "adaptive_avg_pool2d"):  # ones for filters, and a factor for every window
+        if kind != "avg_pool2d":
+            kernel = [n // count for n, count in zip(before[1:], option["size"], strict=True)]
+            even = [k * count for k, count in zip(kernel, option["size"], strict=True)] == list(before[1:])
+            require(even, "average pools with uneven windows are not known to this checker")
+            option = {"kernel": kernel, "stride": kernel, "padding": (0, 0), "count_include_pad": True}
+        usual = not option.get("divisor") and not option.get("ceil_mode") and shape[0] == before[0]
+        require(usual, "average pools with a rim or a divisor of their own are not known to this checker")
+        windows, whole = _windows(option, shape, before), math.prod(option["kernel"])
+        counts = (
+            np.sum(windows >= 0, 1) // before[0] if not option["count_include_pad"] else np.full(len(windows), whole)
+        )
+        filters = num.numbers(np.repeat(np.eye(before[0]), whole, 1))
+        found = {"filters": filters, "windows": windows, "factor": 1 / num.numbers(np.tile(counts, before[0]))}
     elif kind == "batch_norm":
-        require(not num.exact, "batch norm has square roots, which are no rational numbers")
-        factor = channels(weights.get("weight", np.ones(1)) / np.sqrt(weights["var"] + option("eps")))
+        require(not isinstance(num, Rational), "batch norm has square roots, which are no rational numbers")
+        factor = channels(weights.get("weight", np.ones(1)) / np.sqrt(weights["var"] + option["eps"]))
         require(((np.abs(factor) > 1e-30) | (factor == 0)).all(), "a factor of a batch norm is too small, or no number")
         shift, mean = channels(bias), channels(weights["mean"]) * factor
-        _linear(node, _factors, factor, shift - mean, np.abs(shift) + np.abs(mean))
+        found = {"factor": factor, "bias": shift - mean, "bias_size": np.abs(shift) + np.abs(mean)}
     elif kind == "scale":
-        _linear(node, _factors, entries(1 / constant if option("divide") else constant))
+        found = {"factor": entries(1 / constant if option["divide"] else constant)}
     elif kind == "shift":
-        node.bias, node.bias_size, node.terms = option("sign") * entries(constant), np.abs(entries(constant)), 8
+        found = {"bias": option["sign"] * entries(constant)}
     elif kind == "add":
-        require(
-            set(option("signs")) <= {1, -1} and len(option("signs")) == len(inputs), "a sum does not fit its inputs"
-        )
-        _linear(node, _signed, np.array(option("signs")))
+        found = {"signs": option["signs"]}
+        require({1, -1} >= set(found["signs"]) and len(found["signs"]) == len(inputs), "a sum does not fit its inputs")
     elif kind != "reshape":
         raise Refused(f"layers of the kind {kind} are not known to this checker")
-    return [node]
+    found = {"bias": num.numbers(np.zeros(math.prod(shape)))} | found
+    return Node(kind, inputs, shape, math.prod(before), **{"bias_size": np.abs(found["bias"])} | found)
 
 
-def _linear(
-    node: Node, make: Callable[[Any], Map], weight: Any, bias: Any = 0, bias_size: Any = 0, terms: int = 8
-) -> None:
-    """Make a node an affine map; computed weights count as some more rounded products, 8 suffice."""
-    node.map, node.sizes, node.terms = make(weight), make(np.abs(weight)), terms
-    node.bias, node.bias_size = bias, bias_size
-
-
-def _matrix(weight: Array) -> Map:
-    return lambda z: z @ weight.T, lambda rows: [rows @ weight]
-
-
-def _factors(factor: Array) -> Map:
-    return lambda z: z * factor, lambda rows: [rows * factor]
-
-
-def _signed(signs: Array) -> Map:
-    return lambda *z: sum(s * a for s, a in zip(signs, z, strict=True)), lambda rows: [s * rows for s in signs]
-
-
-def _convolution(node: Node, settings: Any, weight: Array, bias: Any, before: tuple[int, ...]) -> None:
-    """Windows of the image times the filters; the adjoint adds windows up again, tap by tap."""
-    require(weight.shape[:2] == (node.shape[0], before[0]), "a convolution does not fit its shapes")
-    windows = _windows(settings | {"kernel": weight.shape[2:]}, node.shape, before)
-    filters, count = weight.reshape(len(weight), -1), math.prod(before)
-
-    def sliding(flat: Array) -> Map:
-        def apply(z: Array) -> Array:
-            padded = np.concatenate([z, z[:, :1] * 0], axis=1)
-            return (flat @ padded[:, windows].transpose(0, 2, 1)).reshape(len(z), -1)
-
-        def back(rows: Array) -> list[Array]:
-            across = rows.reshape(len(rows), len(flat), -1).transpose(1, 2, 0).reshape(len(flat), -1)
-            image = np.zeros((count + 1, len(rows)), dtype=rows.dtype)
-            for tap, units in zip((flat.T @ across).reshape(-1, len(windows), len(rows)), windows.T, strict=True):
-                image[units] += (
-                    tap  # no two windows share an entry at the same tap; the last entry is outside the image
-                )
-            return [np.ascontiguousarray(image[:-1].T)]
-
-        return apply, back
-
-    def rows(units: Array) -> Array:
-        found, (which, at) = np.zeros((len(units), count + 1), dtype=filters.dtype), np.divmod(units, len(windows))
-        found[np.arange(len(units))[:, None], windows[at]] = filters[which]
-        return found[:, :-1]
-
-    _linear(node, sliding, filters, bias, np.abs(bias), filters.shape[1])
-    node.rows = rows
-
-
-def _windows(settings: Any, shape: tuple[int, ...], before: tuple[int, ...]) -> Array:
+def _windows(option: Any, shape: tuple[int, ...], before: tuple[int, ...]) -> Array:
     """The entries that every position of an image of a shape sees, channel by channel: (positions, k), -1 outside the image."""
-    places = []
-    for axis in (0, 1):
-        step, pad, spread = (
-            o[axis] for o in (settings["stride"], settings["padding"], settings.get("dilation", (1, 1)))
-        )
-        kernel, size = settings["kernel"][axis], before[1 + axis]
-        last = (size + 2 * pad - spread * (kernel - 1) - 1) / step
-        count = math.ceil(last) if settings.get("ceil_mode") else math.floor(last)
-        count -= count * step >= size + pad  # with ceil_mode: no window begins behind the image
-        require(len(shape) == 3 and count + 1 == shape[1 + axis] > 0, "windows do not fit the image")
-        places.append(np.arange(shape[1 + axis])[:, None] * step - pad + np.arange(kernel) * spread)
-    i, j = places[0][:, None, None, :, None], places[1][None, :, None, None, :]
-    inside = (i >= 0) & (i < before[1]) & (j >= 0) & (j < before[2])
-    found = np.where(inside, (np.arange(before[0])[:, None, None] * before[1] + i) * before[2] + j, -1)
-    return found.reshape(shape[1] * shape[2], -1)
+    pad, spread, step = [(0, 0), *((n, n) for n in option["padding"])], option.get("dilation", (1, 1)), option["stride"]
+    image = np.pad(np.arange(math.prod(before)).reshape(before), pad, constant_values=-1)
+    spans = [d * (k - 1) + 1 for d, k in zip(spread, option["kernel"], strict=True)]
+    seen = np.lib.stride_tricks.sliding_window_view(image, spans, axis=(1, 2))  # type: ignore[call-overload]
+    seen = seen[:, :: step[0], :: step[1], :: spread[0], :: spread[1]]
+    require(seen.shape[1:3] == shape[1:] and min(step) > 0, "windows do not fit the image")
+    return seen.transpose(1, 2, 0, 3, 4).reshape(-1, len(image) * math.prod(option["kernel"]))

@@ -62,7 +62,7 @@ class Train(TrainConfig):
     """Train a network, or go on with a run that was stopped in the same folder."""
 
     scheme: str = "plain"
-    """Training scheme, such as plain, at, mmr, mmr+at, kw. `relucert help train` lists all of them with their parameters."""
+    """Training scheme, such as plain, at, mmr or kw. `relucert help train` lists all of them with their parameters."""
     json: bool = False
     """Print the last evaluation as JSON, and no progress."""
 

@@ -90,7 +90,7 @@ class _Behind:
         self.far = gates.permute(2, 3, 0, 1).contiguous()  # height, width, batch, maps
         self.matrix = given.matrix.permute(2, 3, 1, 0).contiguous()  # height, width, maps, rows
         self.sums = gates.new_zeros(len(gates), self.matrix.shape[3])
-        self.given = None if given.classes is None else given.classes.transpose(1, 2).contiguous()
+        self.given = None if given.classes is None else given.classes.contiguous()
         self.classes = None if given.classes is None else gates.new_zeros(given.classes.shape[:2])
 
     def add(self, table: KindTable) -> None:
@@ -109,15 +109,15 @@ class _Behind:
                 rows[:, number] = product(left, right).unflatten(0, (batch, pixels))
             rows = rows.flatten(1, 2)
             if self.classes is not None and self.given is not None:
-                self._join(self.classes, torch.bmm(rows, self.given))
-            self._join(self.sums, rows)
+                self._join(self.classes, torch.bmm(self.given, rows.transpose(1, 2)), 2)
+            self._join(self.sums, rows, 1)
 
-    def _join(self, sums: Tensor, rows: Float[Tensor, " batch pixels n"]) -> None:
-        """Count some more entries of rows, which are overwritten."""
+    def _join(self, sums: Float[Tensor, " batch n"], rows: Tensor, pixels: int) -> None:
+        """Count some more entries of rows, which are overwritten; `pixels` is their axis."""
         if math.isinf(self.q):
-            torch.maximum(sums, rows.abs_().amax(1), out=sums)
+            torch.maximum(sums, rows.abs_().amax(pixels), out=sums)
         else:
-            sums += (rows.abs_() if self.q == 1 else rows.square_()).sum(1)
+            sums += (rows.abs_() if self.q == 1 else rows.square_()).sum(pixels)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:
         """The norms of the rows, and of the decision hyperplanes."""
@@ -158,7 +158,7 @@ def block_gradients(
         given = positions(factors, table.blocks).permute(0, 3, 1, 2, 4).flatten(2)
         total = table.made.sign() if q == 1 else table.made.clone()
         total *= table.gathered(given)[:, None]
-        found.append(total.flatten(1).T @ table.gates)
+        found.append(product(table.gates.T, total.flatten(1)).T)
     with torch.enable_grad():
         inner, outer = (weight.detach().requires_grad_() for weight in filters)
         made = [products(inner, outer, kind) for kind in plan.kinds]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from relucert.geometry.row_norms import _gram_norms
-from relucert.geometry.row_norms._gram_norms import GramNorms, gram, gram_pays
+from relucert.geometry.region import LinearRegion
+from relucert.geometry.row_norms import _gram_norms, row_norms
+from relucert.geometry.row_norms._gram_norms import GramNorms, gram, gram_pays, rotation_pays
+from relucert.geometry.row_norms.row_norms import hyperplane_norms
+from relucert.networks.network import Network
+from zoo import randomised
 
 BATCH, CLASSES, UNITS, INPUTS = 9, 5, 37, 90
 
@@ -108,3 +112,45 @@ def test_the_matrix_pays_where_inputs_are_many_and_rows_more_than_units() -> Non
     assert not gram_pays(128 * 9, 1024, 784)
     assert not gram_pays(10, 1024, 3072)
     assert not gram_pays(10**6, 1024, 1000)
+
+
+def deep(*, dependent: bool) -> Network:
+    """Three hidden layers of matrices behind more inputs; `dependent` has equal rows and a row of zeros in the first."""
+    between = nn.LeakyReLU(0.1)
+    layers = [nn.Linear(40, 6), nn.ReLU(), nn.Linear(6, 5), between, nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)]
+    module = randomised(nn.Sequential(*layers), 5).double()
+    if dependent:
+        with torch.no_grad():
+            module[0].weight[1] = -2 * module[0].weight[0]
+            module[0].weight[2] = 0.0
+    return Network(module, (40,)).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_norms_and_gradients_in_few_coordinates(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, dependent: bool
+) -> None:
+    """Of a chain of matrices, against the rows by float64 autograd through the graph."""
+    net = deep(dependent=dependent)
+    x = torch.randn(12, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(12) % 3
+    region = LinearRegion.at(net, x)
+    places = torch.arange(region.count).expand(len(x), -1)
+    rows = torch.cat([region.rows(places), region.decision_rows(y)], 1)
+    void = (rows == 0).all(2)
+    expected = rows.masked_fill(void[:, :, None], 1.0).norm(dim=2).masked_fill(void, 0.0)
+    weight = torch.rand(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights = [layer.weight for layer in net.module if isinstance(layer, nn.Linear)]
+    slopes = torch.autograd.grad((expected * weight).sum(), weights)
+    same = deep(dependent=dependent).to(dtype)
+    used: list[int] = []
+    monkeypatch.setattr(row_norms, "rotation_pays", lambda *sizes: used.append(len(sizes)) or rotation_pays(*sizes))
+    found = torch.cat(hyperplane_norms(LinearRegion(same, region.patterns, len(x)), y, 2.0), 1)
+    assert used
+    assert rotation_pays(12 * 12, 6, 40)
+    tolerance = 1e-11 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(found.detach().double(), expected.detach(), rtol=tolerance, atol=tolerance)
+    given = [layer.weight for layer in same.module if isinstance(layer, nn.Linear)]
+    for one, two in zip(torch.autograd.grad((found * weight.to(dtype)).sum(), given), slopes, strict=True):
+        assert gap(one, two) <= tolerance

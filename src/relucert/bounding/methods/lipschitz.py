@@ -201,7 +201,6 @@ def lipschitz_margins(net: Network, moved: Deviations, x: Tensor, ball: Ball, pr
     cost[..., 0] += gamma(8, x.dtype) * found.offset.abs() + rounding.lost[:, None]
     for root, rows in found.rows.items():
         flat, centre = rows.flatten(2), moved.values[root].flatten(1)
-        value = (flat @ centre.unsqueeze(2)).squeeze(2)
         size, count = absolute(moved.outputs[root]).flatten(1), math.prod(rows.shape[2:])
         if root == 0:
             least, size = ball.minimum(x, rows).value, rounding.largest
@@ -209,11 +208,14 @@ def lipschitz_margins(net: Network, moved: Deviations, x: Tensor, ball: Ball, pr
             below, above = _rooms(moved.values[root], moved.outputs[root])
             least = linear_minimum(rows, 2, cast_up(moved.after[root], x.dtype), below, above)[0]
             least = least * (1 + 2 * relative_rounding(count, x.dtype))
-        total = total + value + least
-        reach = (flat.abs() @ torch.maximum(size, centre.abs()).unsqueeze(2)).squeeze(2)
+        total = total + (flat @ centre.unsqueeze(2)).squeeze(2) + least
+        size = torch.maximum(size, centre.abs())
+        # Slacks, no longer than twice these, are lost where they underflow in units of the ball (`Rounding.over`).
+        size = size + 2 * count * torch.finfo(x.dtype).tiny * size.amax(1, keepdim=True)
+        reach = (flat.abs() @ size.unsqueeze(2)).squeeze(2)
         cost[..., 0] += (rounding.steps + gamma(count + 16, x.dtype)) * reach + gamma(8, x.dtype) * least.abs()
-    total = torch.where(total.isnan(), -math.inf, total)
-    return Margins.charged(total, cost.nan_to_num(nan=math.inf)).plus(prop.offsets)
+    total = total.nan_to_num(-math.inf, math.inf, -math.inf)
+    return Margins.charged(total, cost.nan_to_num(math.inf, math.inf)).plus(prop.offsets)
 
 
 def input_radius(x: Tensor, ball: Ball) -> Float[Tensor, " batch"]:
@@ -364,8 +366,7 @@ class _NodeByNode(ForwardRule[_Move]):
         inner = inputs[0]
         if inner.conv is not None and inner.before_conv is not None and isinstance(node.op, BatchNorm):
             if -node.index not in self.norms:
-                both = conv_bound(inner.conv, node.op.scale()) * (1 + gamma(node.op.terms))
-                self.norms[-node.index] = both
+                self.norms[-node.index] = conv_bound(inner.conv, node.op.scale()) * (1 + gamma(node.op.terms))
             length = torch.minimum(length, _times(inner.before_conv, self.norms[-node.index]) * up)
         return _Move(length)
 
@@ -390,8 +391,7 @@ def _rooms(value: Tensor, within: Interval) -> tuple[Tensor, Tensor]:
 
 def _least(a: Tensor, b: Tensor) -> Tensor:
     """The smaller of two radii; one that is not a number says nothing."""
-    least = torch.fmin(a, b)
-    return torch.where(least.isnan(), math.inf, least)
+    return torch.fmin(a, b).nan_to_num(math.inf, math.inf, -math.inf)
 
 
 def _times(a: Tensor, b: Tensor | float) -> Tensor:

@@ -7,6 +7,8 @@ gradients need no rows either: with factors c = g / ||v|| of the norms' gradient
 
 Rounding is that of sums whose terms are as large as |a_i| ||W_i||. Where the terms of a row nearly cancel, ||v||^2 is small
 against sum_i a_i^2 ||W_i||^2, and the row is made exactly, as all of them are where this is less work.
+
+Behind several narrow layers rows are rotated into as many coordinates as the first layer has units (`SquareRows`).
 """
 
 from __future__ import annotations
@@ -47,6 +49,35 @@ def gram(rows: Float[Tensor, " n inputs"]) -> Float[Tensor, " n n"]:
         found[start:, start:stop] = panel
         found[start:stop, stop:] = panel[size:].T
     return found
+
+
+def rotation_pays(rows: int, units: int, inputs: int) -> bool:
+    """Whether so many rows behind so many units are worth the rotation of the units' rows, which is slow for its size.
+
+    >>> rotation_pays(rows=128 * 104, units=124, inputs=3072), rotation_pays(rows=128 * 9, units=1024, inputs=3072)
+    (True, False)
+    """
+    return 2 * units <= inputs and 8 * units <= rows
+
+
+class SquareRows(torch.autograd.Function):
+    """`apply(rows)`: L (n, n) with `rows = L Q`, where the rows of Q (n, inputs) are orthonormal, n <= inputs.
+
+    So ||a' rows||_2 = ||a' L||_2 for every a, as exactly as products are. The gradient is that of functions of such lengths: a
+    slope s of L along L's own coordinates is the slope s Q along the inputs, also where rows depend on one another.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Float[Tensor, " n inputs"]) -> Float[Tensor, " n n"]:
+        basis, turned = torch.linalg.qr(rows.T)
+        ctx.save_for_backward(basis)
+        return turned.T.contiguous()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (basis,) = ctx.saved_tensors
+        return product(gradients[0], basis.T)
 
 
 class GramNorms(torch.autograd.Function):
@@ -102,7 +133,7 @@ class GramNorms(torch.autograd.Function):
 
 
 def _pieces(count: int) -> list[slice]:
-    return [slice(start, min(start + ROWS, count)) for start in range(0, count, ROWS)]
+    return [slice(start, min(start + ROWS, count)) for start in range(0, max(count, 1), ROWS)]
 
 
 def _trusted(squares: Float[Tensor, " n"], terms: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:

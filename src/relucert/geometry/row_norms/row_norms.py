@@ -6,7 +6,7 @@ take a few large products (`chain_norms`):
 
 - First step: the rows are the weights, a convolution's cut off at the border; no example is involved.
 - A convolution behind a convolution, and a matrix behind both: blocks of pixels (`networks.local_rows`).
-- A matrix behind a matrix: forward, V_l = W diag(g) V_(l-1).
+- A matrix behind a matrix: forward, V_l = W diag(g) V_(l-1); with gradients and q = 2 in few coordinates (`SquareRows`).
 - The decision hyperplanes: (W_y - W_s) diag(g) times the rows of the last hidden layer.
 
 All of it is differentiable in the weights, with the gates g of the pattern as constants.
@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relucert.core.norms import norm
 from relucert.geometry.region import Hyperplanes, LinearRegion, UnitHyperplanes
+from relucert.geometry.row_norms._gram_norms import SquareRows, rotation_pays
 from relucert.geometry.row_norms._product_norms import SharedProductNorms, TailNorms, inner_norms
 from relucert.geometry.row_norms.chain_rows import class_coefficients, first_norms, gate, with_own
 from relucert.geometry.row_norms.column_norms import column_norms, with_column_norms
@@ -220,7 +221,7 @@ def _deeper_norms(
     hidden, last = steps[:-1], steps[-1]
     missing: list[Tensor | None] = [None] * (len(hidden) - 1)
     if hidden[0].conv is None:
-        return _dense_norms(region, hidden[0].weight(), 1, steps, q, y)
+        return _dense_norms(region, _first_rows(region, steps, q), 1, steps, q, y)
     if len(hidden) < 2 or hidden[1].conv is None:
         return missing, None
     consumer = steps[2] if steps[2].conv is None else None
@@ -238,6 +239,16 @@ def _deeper_norms(
     dense = rows.permute(2, 1, 0).contiguous()
     deeper, classes = _dense_norms(region, dense, 3, steps, q, y)
     return [norms, norm(dense, q, 2), *deeper], classes
+
+
+def _first_rows(region: LinearRegion, steps: list[Step], q: float) -> Float[Tensor, " units inputs"]:
+    """The rows of the first matrix; in training with q = 2, in few coordinates where these have the same lengths."""
+    rows = steps[0].weight()
+    if q == 2 and rows.requires_grad and torch.is_grad_enabled():
+        behind = sum(math.prod(step.shape) for step in steps[1:])
+        if rotation_pays(len(region) * behind, *rows.shape):
+            return SquareRows.apply(rows)  # type: ignore[return-value]
+    return rows
 
 
 def _dense_norms(

@@ -108,7 +108,7 @@ class LayerMargin:
     def inside(self, region: Region) -> Region:
         """The region with the intervals that its box and its splits give to the units."""
         reach = np.maximum(np.abs(region.lower), np.abs(region.upper))
-        slack = gamma(len(reach) + 8) * (np.abs(self.w) @ reach + np.abs(self.b)) + math.ulp(0.0)
+        slack = gamma(len(reach) + 8) * (np.abs(self.w) @ reach + np.abs(self.b)) + UNDERFLOW
         up, down = np.maximum(self.w, 0.0), np.minimum(self.w, 0.0)
         least = np.maximum(region.least, up @ region.lower + down @ region.upper + self.b - slack)
         most = np.minimum(region.most, up @ region.upper + down @ region.lower + self.b + slack)
@@ -174,7 +174,8 @@ class LayerMargin:
         sizes = np.abs(self.w) @ reach + np.abs(self.b)
         terms = abs(self.q) + np.abs(self.p) @ reach + (2 * np.abs(self.v) + betas) @ sizes
         terms += np.abs(self.v) @ (2 * np.abs(bent) @ reach + np.abs(h) + np.abs(e))
-        lost = 4 * gamma(2 * len(self.p) + 2 * len(self.b) + 32) * float(terms) + UNDERFLOW
+        lost = 4 * gamma(2 * len(self.p) + 2 * len(self.b) + 32) * float(terms)
+        lost += UNDERFLOW * (1.0 + float(2 * np.abs(self.v).sum() + betas.sum()))
         offset = float(offset) - lost
         margin = offset + float(np.where(rows > 0, rows * region.lower, rows * region.upper).sum()) - lost
         return Lower(rows, offset, margin if math.isfinite(margin) else -math.inf)
@@ -220,7 +221,8 @@ class LayerMargin:
         if len(unit) * len(g) ** 2 > NUMBERS:
             return region
         centre, radius = (region.lower + region.upper) / 2, (region.upper - region.lower) / 2
-        reach = np.maximum(np.abs(region.lower), np.abs(region.upper))
+        # Halves of the smallest numbers vanish.
+        reach = np.maximum(np.abs(region.lower), np.abs(region.upper)) + UNDERFLOW
         at, size = float(g @ centre) + o, float(np.abs(g) @ reach) + abs(o)
         w, b = self.w[unit], self.b[unit]
         middle, sizes = w @ centre + b, np.abs(w) @ reach + np.abs(b)
@@ -230,7 +232,7 @@ class LayerMargin:
                 t = -sign * w / g  # (units, inputs): one for each coefficient that vanishes
             t = np.where((t > 0) & np.isfinite(t), t, 0.0)
             wide = np.abs(sign * w[:, None, :] + t[:, :, None] * g) @ radius
-            slack = 2 * gamma(len(reach) + 16) * (sizes[:, None] + t * size) + UNDERFLOW
+            slack = 2 * gamma(len(reach) + 16) * (sizes[:, None] + t * size) + UNDERFLOW * (1.0 + t)
             ends.append((sign * middle[:, None] + t * at - wide - slack).max(1))
         least, most = region.least.copy(), region.most.copy()
         least[unit] = np.maximum(least[unit], ends[0])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
 
 import numpy as np
 
-from relucert.checker.ball import Ball
 from relucert.checker.bounds import Bounds, Step
+from relucert.checker.minima import Ball
 from relucert.checker.network import Network
 
 #: Rules for the intervals of units, whether the box counts for them in l1 and l2, and rules for the margins: cheap ones first.
@@ -20,26 +19,23 @@ LEVELS: tuple[tuple[Sequence[str], bool, Sequence[str]], ...] = (
     (("parallel",), True, ("parallel", "adaptive", "flat", "interval")),
     (("parallel", "adaptive"), True, ("adaptive", "flat", "parallel", "interval")),
 )
-#: Claims of spectral norms exceed the computed ones by this, so that Cholesky's factors exist.
-_NORM_SLACK = 1e-7
-_NORMS: WeakKeyDictionary[Network, dict[str, float]] = WeakKeyDictionary()
 _EXACT = ("shift", "scale", "reshape")
 
 
 @dataclass(frozen=True, eq=False)
 class StepProof:
-    """Bounds of all units by `steps` and `norms`, and the steps `final` that prove the rows where `proved`."""
+    """Bounds of all units by `steps`, with or without radii, and the steps `final` that prove the rows where `proved`."""
 
     bounds: Bounds
     steps: dict[str, list[Step]]
     final: list[Step]
     proved: np.ndarray
-    norms: dict[str, float] = field(default_factory=dict)
+    radii: bool = False
 
     def header(self) -> dict[str, object]:
         """The fields of a certificate."""
         steps = {place: [list(step[:3]) for step in some] for place, some in self.steps.items()}
-        return {"steps": steps, "norms": self.norms, "final": [list(step[:3]) for step in self.final]}
+        return {"steps": steps, "final": [list(step[:3]) for step in self.final], "radii": self.radii}
 
 
 def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
@@ -48,8 +44,9 @@ def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray
         if inner == ("parallel",) and box and ball.p == math.inf:
             continue  # the same again: in l_inf the box always counts
         bounds, steps = Bounds(net, ball, ball.num, executed), inner_steps(net, ball.p, inner, box)
-        bounds.derive(steps, {})
-        useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, False) for rule in final])
+        bounds.derive(steps)
+        boxes = (False, True) if ball.p < math.inf else (False,)
+        useful, proved = final_steps(bounds, rows, [Step(rule, boxed) for boxed in boxes for rule in final])
         yield StepProof(bounds, steps, useful, proved)
         if proved.all():
             return
@@ -57,31 +54,18 @@ def step_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray
 
 def radius_proofs(net: Network, ball: Ball, executed: str | None, rows: np.ndarray) -> Iterator[StepProof]:
     """Proofs with radii of all layers, as `sdp` and `lipschitz` have them, with slopes that follow from rules."""
-    norms, rules = spectral_norms(net), ("interval", "adaptive", "parallel", "flat")
+    rules = ("interval", "adaptive", "parallel", "flat")
     for inner in ((), ("parallel",), ("parallel", "adaptive")):
         steps = {
             place: [step._replace(radii=True) for step in some]
             for place, some in inner_steps(net, ball.p, inner).items()
         }
         bounds = Bounds(net, ball, ball.num, executed)
-        bounds.derive(steps, norms)
+        bounds.derive(steps, radii=True)
         useful, proved = final_steps(bounds, rows, [Step(rule, ball.p < math.inf, True) for rule in rules])
-        yield StepProof(bounds, steps, useful, proved, norms)
+        yield StepProof(bounds, steps, useful, proved, radii=True)
         if proved.all():
             return
-
-
-def spectral_norms(net: Network) -> dict[str, float]:
-    """A little more than the spectral norms of all layers with weights, by position; computed once for a network."""
-    if net not in _NORMS:
-        _NORMS[net] = {}
-        for place, node in enumerate(net.nodes):
-            if node.rows is not None:
-                matrix = node.map[1](np.eye(node.size))[0]
-                matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
-                square = np.linalg.eigvalsh(matrix @ matrix.T)[-1]
-                _NORMS[net][str(place)] = float(np.sqrt(max(square, 0.0))) * (1 + _NORM_SLACK) + 1e-12
-    return _NORMS[net]
 
 
 def final_steps(bounds: Bounds, rows: np.ndarray, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray]:
@@ -107,7 +91,7 @@ def inner_steps(net: Network, p: float, inner: Sequence[str], box: bool = True) 
     steps, boxes = {}, (False, True) if box and p < math.inf else (False,)
     for relu in net.relus:
         place = net.nodes[relu].inputs[0]
-        while place not in (0, *net.relus) and not net.nodes[place].terms:  # a reshaping
+        while place not in (0, *net.relus) and net.nodes[place].exact:  # a reshaping
             place = net.nodes[place].inputs[0]
         if place == 0 or place in net.relus:
             continue

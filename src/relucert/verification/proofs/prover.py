@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from relucert.checker.arithmetic import Outward, Refused, require
-from relucert.checker.ball import Ball as CheckedBall
 from relucert.checker.check import FORMAT, VERSION, Certificate, check, digest
+from relucert.checker.minima import Ball as CheckedBall
 from relucert.checker.network import read
 from relucert.core.ball import Ball
 from relucert.core.errors import InvalidInput
@@ -155,7 +155,7 @@ class Prover:
             for found in proofs(*about):
                 known.append(found)
                 if found.proved.all():
-                    yield found.header() | {"trees": [], "radii": False}, {}
+                    yield found.header() | {"trees": []}, {}
                     return
         found = max(known, key=lambda proof: int(proof.proved.sum()))
         open_ = np.flatnonzero(~found.proved).tolist()
@@ -163,7 +163,7 @@ class Prover:
         for slack in _SLACKS:
             arrays = tree_proof(query, found.bounds, open_, slack * size, self.seconds)
             if arrays is not None:
-                said = found.header() | {"trees": open_, "radii": bool(found.norms)}
+                said = found.header() | {"trees": open_}
                 yield said, shortened(arrays)
                 yield said, arrays
                 none = False
@@ -173,15 +173,18 @@ class Prover:
         """The ball of the one input of a query, as the checker sees it."""
         given = query.x[0].cpu().numpy().ravel()
         lower, upper = (side[0].double().cpu().numpy().ravel() for side in query.ball.bounds(query.x))
-        return CheckedBall.of(self.num, query.p, _radius(query.ball), given, lower, upper)
+        return CheckedBall(self.num, query.p, _radius(query.ball), given, lower, upper)
 
 
-def write_proofs(query: Query, balls: Sequence[Ball], found: Certificates, folder: Path) -> Counter[str]:
+def write_proofs(
+    query: Query, balls: Sequence[Ball], found: Certificates, folder: Path, seconds: float = 60.0
+) -> Counter[str]:
     """Write certificate files of all verdicts about the inputs of a query, and count them by what they are.
 
-    They are named by the positions of the inputs; of several balls each has a file where an input is robust in all of them.
+    They are named by the positions of the inputs; of several balls each has a file where an input is robust in all of them. The
+    search for the trees of an input takes at most so many seconds.
     """
-    prover = Prover(query.net, folder)
+    prover = Prover(query.net, folder, seconds)
     for place, verdict in enumerate(found.verdict):
         rivals = (query.prop.rows[place] < 0).nonzero()[:, 1].tolist()
         witness = None if found.witness is None or verdict is Verdict.ROBUST else found.witness[place]
