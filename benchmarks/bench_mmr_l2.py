@@ -55,8 +55,11 @@ def step(loss: Loss, net: Network, optimiser: torch.optim.Optimizer, x: Tensor, 
 
 def rows_step(loss: Loss, net: Network, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
     """One step with rows of inputs."""
-    never = {"side_effect": lambda *_: False}
-    with mock.patch.object(chosen_norms, "gram_pays", **never), mock.patch.object(row_norms, "rotation_pays", **never):
+
+    def never(*_: int) -> bool:
+        return False
+
+    with mock.patch.object(chosen_norms, "gram_pays", never), mock.patch.object(row_norms, "rotation_pays", never):
         return step(loss, net, optimiser, x, y)
 
 
