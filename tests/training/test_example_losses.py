@@ -143,17 +143,74 @@ def test_modules_and_radii_of_single_examples_are_taken():
     assert rc.losses.at(module, x, y, rc.Ball(2, radii)).shape == (5,)
 
 
+#: Losses over a ball, by the ball.
+OVER_BALLS = {
+    "at": lambda b, ball: rc.losses.at(*b, ball, share=1.0),
+    "mmr+at": lambda b, ball: rc.losses.mmr(*b, MARGIN, ball=ball),
+    "kw": lambda b, ball: rc.losses.kw(*b, ball),
+    "ibp": lambda b, ball: rc.losses.ibp(*b, ball),
+    "crown-ibp": lambda b, ball: rc.losses.crown_ibp(*b, ball=ball),
+    "mtl-ibp": lambda b, ball: rc.losses.mtl_ibp(*b, ball, alpha=0.5),
+    "cc-ibp": lambda b, ball: rc.losses.cc_ibp(*b, ball, alpha=0.5),
+    "sabr": lambda b, ball: rc.losses.sabr(*b, ball, ratio=0.5),
+    "mmr-ibp": lambda b, ball: rc.losses.mmr_ibp(*b, ball, 0.5, MARGIN),
+    "stability": lambda b, ball: rc.losses.stability(*b, ball, (0.1, 0.0)),
+}
+
+
+def same(first, second, weights):
+    """Losses and the gradients of their sums are the same."""
+    torch.testing.assert_close(first, second)
+    for one, two in zip(*(torch.autograd.grad(loss.sum(), weights) for loss in (first, second)), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OVER_BALLS)
+def test_a_scale_changes_the_ball_alone(name):
+    """Entries of scale 0 stay as a box holds them; a scale of two is a radius of two; weights have the same gradients."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3)).double()
+    x, y = 0.2 + 0.6 * torch.rand(6, 4).double(), torch.arange(6) % 3
+    loss, weights = OVER_BALLS[name], list(module.parameters())
+    held = torch.zeros(6, 4).double(), torch.ones(6, 4).double()
+    for side in held:
+        side[:, 2] = x[:, 2]
+    scale = torch.tensor([2.0, 2.0, 0.0, 2.0])
+    found = loss((module, x, y), rc.Ball(math.inf, 0.05, (0.0, 1.0), scale=scale))
+    same(found, loss((module, x, y), rc.Ball(math.inf, 0.1, held)), weights)
+    assert bool((found != loss((module, x, y), rc.Ball(math.inf, 0.05, held))).any())
+
+
+def test_scales_that_differ_are_those_of_the_first_matrix():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3)).double()
+    x, y, scale = torch.rand(6, 4).double(), torch.arange(6) % 3, torch.tensor([0.5, 3.0, 1.0, 20.0]).double()
+    divided = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), module[2]).double()
+    with torch.no_grad():
+        divided[0].weight.copy_(module[0].weight * scale)
+        divided[0].bias.copy_(module[0].bias)
+    for p in (1, 2, math.inf):
+        for name in ("kw", "ibp", "at"):
+            found = OVER_BALLS[name]((module, x, y), rc.Ball(p, 0.01, None, scale=scale))
+            same(found, OVER_BALLS[name]((divided, x / scale, y), rc.Ball(p, 0.01, None)), [module[2].weight])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda b: rc.losses.at(*b, 0.1), "ball must be a Ball"),
         (lambda b: rc.losses.at(*b, BALL, share=2), "share must be a number from 0 to 1, got 2"),
         (lambda b: rc.losses.at(*b, BALL, rc.PGD(restarts=2)), "attack must be relucert.PGD with one start"),
-        (lambda b: rc.losses.at(*b, rc.Ball(2, 0.1, scale=[1.0])), "ball must have no scale in a loss"),
+        (lambda b: rc.losses.at(*b, rc.Ball(2, 0.1, scale=[1.0, 2.0])), "scale must broadcast to one input"),
         (lambda b: rc.losses.ibp(*b, BALL, kappa=-1), "kappa must be a number from 0 to 1, got -1"),
         (lambda b: rc.losses.kw(*b, BALL, projections=0), "projections must be at least 1, got 0"),
         (lambda b: rc.losses.crown_ibp(*b, BALL, intervals=2), "intervals must be a number from 0 to 1, got 2"),
         (lambda b: rc.losses.mmr(*b, MARGIN, lam=-1.0), "lam must be a number >= 0, got -1.0"),
+        (
+            lambda b: rc.losses.mmr(*b, BALL),
+            r"margin must be relucert.MMRParameters\(p=, gamma_b=, gamma_d=\), got Ball",
+        ),
+        (lambda b: rc.losses.cross_lipschitz(*b, BALL), "lam must be a number >= 0, got Ball"),
         (
             lambda b: rc.losses.mmr(*b, rc.MMRParameters(p=2.0, gamma_b=1.0, gamma_d=1.0, k_b=999)),
             "k_b must be a whole",

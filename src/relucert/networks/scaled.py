@@ -139,9 +139,32 @@ class ScaledQuestion:
 
 def scaled(net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> ScaledQuestion:
     """The question without a scale that a question about a ball with a scale becomes."""
+    net.check(x)
+    factor, middle, shift, plain = _divided(x, ball)
+    inner = Network(_Multiplied(in_double(net), factor), net.input_shape)
+    return ScaledQuestion(inner, middle, plain, net, x, ball, shift)
+
+
+def scaled_in_training(
+    net: Network, x: Float[Tensor, " batch *input"], ball: Ball
+) -> tuple[Network, Float[Tensor, " batch *input"], Ball, Float[Tensor, " *input"]]:
+    """Network, inputs and ball without a scale in the network's dtype, and the factor of inputs: z = factor v.
+
+    The network has the weights and the mode of the given one, and gradients reach these. Nothing is proved with it.
+    """
+    factor, middle, _, plain = _divided(x, ball)
+    factor, middle = factor.to(x.dtype), middle.to(x.dtype)
+    if isinstance(plain.box, tuple):
+        plain = replace(plain, box=tuple(torch.as_tensor(side).to(x) for side in plain.box))
+    module = _Multiplied(net, factor)
+    module.training = net.training
+    return Network(module, net.input_shape), middle, plain, factor
+
+
+def _divided(x: Tensor, ball: Ball) -> tuple[Tensor, Tensor, Tensor, Ball]:
+    """The scale with 1 for 0, inputs divided by it, what rounding has moved these at most, and the ball around them."""
     plain, scale = replace(ball, scale=None), ball.scale
     assert scale is not None
-    net.check(x)
     plain.check(x)
     try:
         scale = scale.to(x.device).expand(x.shape[1:])
@@ -163,5 +186,4 @@ def scaled(net: Network, x: Float[Tensor, " batch *input"], ball: Ball) -> Scale
         lower = torch.where(fixed, wide, torch.nextafter(lower, torch.full_like(lower, -math.inf)))
         upper = torch.where(fixed, wide, torch.nextafter(upper, torch.full_like(upper, math.inf)))
         box = (lower, upper)
-    inner = Network(_Multiplied(in_double(net), factor), net.input_shape)
-    return ScaledQuestion(inner, middle, Ball(ball.p, eps, box), net, x, ball, shift)
+    return factor, middle, shift, Ball(ball.p, eps, box)

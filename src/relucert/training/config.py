@@ -72,7 +72,7 @@ class TrainConfig:
     """A data set by name, or your own by its path. Names: digits, mnist, fmnist, gts, cifar10. Paths, with training data: a
     folder of images, or FILE.npz."""
     model: str = "fc1"
-    """Architecture: fc1, fc10, fc-2x256, cnn, resnet or your own. The name fc-LAYERSxUNITS takes any numbers; cnn-wide has
+    """fc1, fc10, fc-2x256, cnn, resnet or your own. The architecture: the name fc-LAYERSxUNITS takes any numbers; cnn-wide has
     twice the filters; your own is PACKAGE.MODULE:FUNCTION, a function of input shape and number of classes, or of nothing,
     that makes an nn.Module; or a network to go on with: a run's folder, a .safetensors checkpoint, .onnx or .mat."""
     init: Path | None = None
@@ -84,7 +84,7 @@ class TrainConfig:
     eps: float | None = None
     """Radius of the perturbations in pixels. By default the paper's for the data set and the norm."""
     recipe: str = "table1"
-    """Whose settings are the defaults: table1 or tables23. Those of the paper's Table 1, or of its Tables 2 and 3 (l2)."""
+    """Defaults as in the paper: table1 or tables23. Those of its Table 1, or of its Tables 2 and 3 (l2)."""
     epochs: int | None = None
     """Passes over the training set. By default the recipe's (100, or 300)."""
     batch: int | None = None
@@ -94,18 +94,19 @@ class TrainConfig:
     decay: float | None = None
     """Share of the run, at its end, over which the rate falls. To a fiftieth; by default 0.5 for ibp and crown-ibp."""
     start: str | None = None
-    """How the first weights of an architecture are drawn: he or ibp. he is the paper's way, ibp that of Shi et al. (2021) for
-    training against intervals; by default the scheme's."""
+    """How the first weights are drawn: he or ibp. By default the scheme's: he is the paper's way, ibp that of Shi et al.
+    (2021) for training against intervals."""
     batch_norm: bool | None = None
-    """Whether layers in front of a ReLU are normalised in training. The batch norm is folded into their weights in every step:
+    """Normalise what enters a ReLU in training. The batch norm is folded into their weights in every step:
     the architecture stays as it is. By default the scheme's."""
     clip: float | None = None
-    """Largest length of a gradient, longer ones are cut; 0: any. By default the scheme's."""
+    """Largest length of a gradient; 0: any. Longer ones are cut. By default the scheme's."""
     average: float | None = None
-    """Share of the run, at its end, whose weights are averaged; 0: none. By default the scheme's."""
+    """Share of the run, at its end, that is averaged; 0: none. The network has the mean of its weights. By default
+    the scheme's."""
     augment: bool = True
-    """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given. --no-augment: train on the
-    images as they are, without random crops and mirroring."""
+    """Random crops and mirroring where the paper has them (cifar10), or where `crop` is given. --no-augment: no random crops
+    and no mirroring of images."""
     crop: int | None = None
     """Largest shift of random crops in pixels. By default 2 on cifar10, 0 elsewhere. Mirroring: cifar10 and fmnist only."""
     seed: int = 0

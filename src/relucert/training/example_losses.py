@@ -7,10 +7,17 @@ that grows, fewer and fewer hyperplanes) are left to the caller, who passes the 
 
 Bounds and linear regions are those of the network in eval mode; cross-entropy is that of the mode that the network is in.
 Margins of bounds are computed in the network's dtype and prove nothing: `relucert.certify` does. `generator` holds the
-randomness of attacks and estimates; by default every call draws the same numbers.
+randomness of attacks and estimates; by default every call draws the same numbers. A ball may have a scale.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from inspect import signature
+from numbers import Real
+from typing import ParamSpec
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +28,7 @@ from relucert.core.ball import Ball, as_ball
 from relucert.core.errors import InvalidInput
 from relucert.core.norms import check_p
 from relucert.networks.network import Network, as_network
+from relucert.networks.scaled import scaled_in_training
 from relucert.regularizers.mmr import MMRParameters
 from relucert.training._schedules import Count, Schedule, Tightening
 from relucert.training.losses.adversarial import Adversarial
@@ -54,6 +62,23 @@ Losses = Float[Tensor, " batch"]
 ATTACK = PGD(steps=10)
 #: The full ball, and cross-entropy as it is given: schedules are the caller's.
 _WHOLE = Tightening(0.0, 1.0)
+Given = ParamSpec("Given")
+
+
+def _for_any_scale(loss: Callable[Given, Losses]) -> Callable[Given, Losses]:
+    """The loss over a ball with a scale, as that of the network of inputs divided by it."""
+
+    @wraps(loss)
+    def computed(*args: Given.args, **kwargs: Given.kwargs) -> Losses:
+        given = signature(loss).bind(*args, **kwargs).arguments
+        net, x, y, ball = (given[name] for name in ("net", "x", "y", "ball"))
+        if not isinstance(ball, Ball) or ball.scale is None:
+            return loss(*args, **kwargs)
+        checked = _inspected(net, x, y, ball)
+        inner, v, plain, _ = scaled_in_training(checked, x, as_ball(ball, checked.box))
+        return loss(**(given | {"net": inner, "x": v, "ball": plain}))  # type: ignore[call-arg]
+
+    return computed
 
 
 def plain(net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"]) -> Losses:
@@ -67,6 +92,7 @@ def plain(net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " ba
     return plain_losses(_inspected(net, x, y), x, y).loss
 
 
+@_for_any_scale
 def at(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, attack: PGD = ATTACK,
     share: float = 0.5, generator: torch.Generator | None = None,
@@ -94,9 +120,10 @@ def mmr(
     (torch.Size([6]), True)
     """
     checked = _inspected(net, x, y, ball)
-    _require("lam", lam, lam >= 0, "be a number >= 0")
+    _require("margin", margin, isinstance(margin, MMRParameters), "be relucert.MMRParameters(p=, gamma_b=, gamma_d=)")
+    _require_number("lam", lam)
     check_p(margin.p)
-    points = x if ball is None else _adversarial(ball, ATTACK, 0.5).mix(checked, x, y, _drawn(generator))
+    points = x if ball is None else _mixed(checked, x, y, ball, generator)
     return margin_losses(checked, points, y, lambda hyperplanes, classes: {"": (lam, margin)}).loss
 
 
@@ -122,10 +149,11 @@ def cross_lipschitz(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], lam: float = 0.01
 ) -> Losses:
     """Cross-entropy + lam * the cross-Lipschitz regulariser, `relucert.cross_lipschitz` (Hein and Andriushchenko 2017)."""
-    _require("lam", lam, lam >= 0, "be a number >= 0")
+    _require_number("lam", lam)
     return cross_lipschitz_losses(_inspected(net, x, y), x, y, lam).loss
 
 
+@_for_any_scale
 def kw(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0,
     projections: int | None = None, generator: torch.Generator | None = None,
@@ -139,6 +167,7 @@ def kw(
     return _bounded(bound, net, x, y, kappa, generator)
 
 
+@_for_any_scale
 def ibp(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0
 ) -> Losses:
@@ -153,6 +182,7 @@ def ibp(
     return _bounded(Bounded(method="ibp", ball=ball, tightening=_WHOLE), net, x, y, kappa)
 
 
+@_for_any_scale
 def crown_ibp(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, kappa: float = 0.0,
     intervals: float = 0.0,
@@ -165,6 +195,7 @@ def crown_ibp(
     return _bounded(Bounded(method="crown-ibp", ball=ball, tightening=_WHOLE, intervals=intervals), net, x, y, kappa)
 
 
+@_for_any_scale
 def mtl_ibp(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, alpha: float,
     attack: PGD = ATTACK, generator: torch.Generator | None = None,
@@ -174,6 +205,7 @@ def mtl_ibp(
     return _expressive(_loss("mtl-ibp", ball, alpha, attack), net, x, y, generator)
 
 
+@_for_any_scale
 def cc_ibp(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, alpha: float,
     attack: PGD = ATTACK, generator: torch.Generator | None = None,
@@ -196,12 +228,14 @@ def mmr_ibp(
 ) -> Losses:  # fmt: skip
     """The loss of `mtl_ibp`, with its default attack, + lam * MMR at the examples themselves."""
     checked = _inspected(net, x, y, ball)
-    _require("lam", lam, lam >= 0, "be a number >= 0")
+    _require("margin", margin, isinstance(margin, MMRParameters), "be relucert.MMRParameters(p=, gamma_b=, gamma_d=)")
+    _require_number("lam", lam)
     check_p(margin.p)
     penalty, _, _ = margin_penalties(checked, x, y, lambda hyperplanes, classes: {"": (lam, margin)})
     return mtl_ibp(checked, x, y, ball, alpha) + penalty
 
 
+@_for_any_scale
 def sabr(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball, ratio: float,
     attack: PGD = ATTACK, generator: torch.Generator | None = None,
@@ -214,6 +248,7 @@ def sabr(
     return _expressive(_loss("sabr", ball, ratio, attack), net, x, y, generator)
 
 
+@_for_any_scale
 def stability(
     net: nn.Module, x: Float[Tensor, " batch *input"], y: Int[Tensor, " batch"], ball: Ball,
     weights: tuple[float, float] = (1e-4, 2e-5), attack: PGD = ATTACK, generator: torch.Generator | None = None,
@@ -232,7 +267,7 @@ def spectral(
     generator: torch.Generator | None = None,
 ) -> Losses:  # fmt: skip
     """Cross-entropy with sqrt(2) eps L added to all other logits, L the product of spectral norms (Tsuzuku et al. 2018)."""
-    _require("eps", eps, eps >= 0, "be a number >= 0")
+    _require_number("eps", eps)
     return spectral_losses(_inspected(net, x, y), x, y, eps, _drawn(generator)).loss
 
 
@@ -257,6 +292,16 @@ def _adversarial(ball: Ball, attack: PGD, share: float) -> Adversarial:
     return Adversarial(ball, _single(attack), share)
 
 
+def _mixed(net: Network, x: Tensor, y: Tensor, ball: Ball, generator: torch.Generator | None) -> Tensor:
+    """The batch with PGD points in the place of its second half."""
+    ball = as_ball(ball, net.box)
+    if ball.scale is None:
+        return _adversarial(ball, ATTACK, 0.5).mix(net, x, y, _drawn(generator))
+    inner, v, plain, factor = scaled_in_training(net, x, ball)
+    points = _adversarial(plain, ATTACK, 0.5).mix(inner, v, y, _drawn(generator))
+    return torch.where(points == v, x, points * factor)
+
+
 def _single(attack: PGD) -> PGD:
     """The attack, which must be PGD from one point: training takes the last point of one run."""
     if not isinstance(attack, PGD) or attack.restarts != 1:
@@ -270,9 +315,7 @@ def _inspected(net: nn.Module, x: Tensor, y: Tensor, ball: Ball | None = None) -
     network.check(x, y)
     if ball is not None:
         ball = as_ball(ball, network.box)
-        if ball.scale is not None:
-            raise InvalidInput("ball must have no scale in a loss: divide the inputs by the scale instead, got one")
-        ball.check(x)
+        (ball if ball.scale is None else replace(ball, scale=None)).check(x)
     return network
 
 
@@ -283,3 +326,7 @@ def _drawn(generator: torch.Generator | None) -> torch.Generator:
 def _require(name: str, value: object, holds: bool, rule: str) -> None:
     if not holds:
         raise InvalidInput(f"{name} must {rule}, got {value!r}")
+
+
+def _require_number(name: str, value: object) -> None:
+    _require(name, value, isinstance(value, Real) and float(value) >= 0, "be a number >= 0")

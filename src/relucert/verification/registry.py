@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -258,8 +259,8 @@ def _exploration(method: Region) -> Exploration:
 
 def budget_of(method: Method, timeout: float | None, default: float, deadline: float = math.inf) -> Budget:
     """The budget of a method: `timeout` seconds an input; without one those of `auto`, or its `default`, else no limit."""
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout}")
+    if timeout is not None and not (isinstance(timeout, Real) and timeout > 0):
+        raise InvalidInput(f"timeout must be a positive number of seconds, got {timeout!r}")
     own = math.inf
     if isinstance(method, Auto):
         own = default if method.seconds is None else method.seconds
