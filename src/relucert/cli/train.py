@@ -26,7 +26,7 @@ PARAMETERS = {
     "share_b": "instead of k_b, as shares of all units, such as (0.1, 0.02)",
     "share_d": "instead of k_d, as shares of all classes, such as (1.0, 1.0)",
     "nearest_after": "share of the run after which only the nearest hyperplanes count",
-    "eps": "radius of training, by default --eps (larger for ibp, crown-ibp, mtl-ibp, ...)",
+    "eps": "radius of training, by default --eps (larger for ibp and its kind)",
     "attack_steps": "steps of PGD in training",
     "attack_step": "length of a step of PGD, in units of its radius",
     "attack_eps": "radius of PGD in training, in units of eps",

@@ -76,6 +76,7 @@ CASES: dict[str, Case] = {
     "fc1-plain-inf": Case(model="results/mnist-fc1-plain-inf", points=200),
     "fc1-plain-2": Case(model="results/mnist-fc1-plain-inf", p=2.0, eps=0.3, points=200),
     "fc1-at-inf": Case(model="results/mnist-fc1-at-inf", points=200),
+    "cnn-mtl-ibp": Case(model="results/mnist-cnn-mtl-ibp-inf"),
     "fmnist-cnn-mtl-ibp": Case(model="results/fmnist-cnn-mtl-ibp-inf", data="fmnist"),
     "fc1-at-2": Case(model="results/mnist-fc1-at-2", p=2.0, eps=0.3, points=200),
 }

@@ -78,6 +78,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
         math.inf,
         {"epochs": 75, "batch": 64, "crop": 1},
     ),
+    ("mnist", "cnn", "mtl-ibp", math.inf, {"epochs": 40}),
     ("mnist", "cnn", "spectral", 2.0, {"epochs": 15}),
 )
 
