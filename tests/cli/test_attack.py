@@ -126,10 +126,10 @@ def test_summaries_of_nothing_have_no_means(tmp_path, capsys):
         common = [str(tmp_path / "net.safetensors"), "--data", str(tmp_path / f"{name}.npz"), "--p", "2"]
         out = ["--out", str(tmp_path / f"{name}.jsonl")]
         assert run(["attack", *common, "--eps", "1e-6", "--method", "pgd(steps=2)", *out]) == 0
-        told = capsys.readouterr().out
-        assert f"0 of {0 if name == 'wrong' else 3} correctly classified points falsified" in told
-        assert "nan" not in told
+        text = capsys.readouterr().out
+        assert f"0 of {0 if name == 'wrong' else 3} correctly classified points falsified" in text
+        assert "nan" not in text
     assert run(["radius", *common[:2], str(tmp_path / "wrong.npz"), "--p", "2", "--method", "crown", *out]) == 0
-    told = capsys.readouterr().out
-    assert "no point is correctly classified, so none has a radius" in told
-    assert "nan" not in told
+    text = capsys.readouterr().out
+    assert "no point is correctly classified, so none has a radius" in text
+    assert "nan" not in text
