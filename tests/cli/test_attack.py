@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,3 +113,23 @@ def test_mistakes_are_named(folder, tmp_path, capsys):
     ]:
         assert run([*common, *more]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_summaries_of_nothing_have_no_means(tmp_path, capsys):
+    """Of points that are all misclassified, and of points that no attack falsifies: words, not the mean of no numbers."""
+    data = rc.dataset("digits")
+    net = rc.build("fc1", (1, 8, 8), 10).eval()
+    x = data.x_test[:3]
+    for name, y in (("wrong", (net.predict(x) + 1) % 10), ("right", net.predict(x))):
+        rc.save(net, tmp_path / "net.safetensors")
+        np.savez(tmp_path / f"{name}.npz", x_test=x.numpy(), y_test=y.numpy())
+        common = [str(tmp_path / "net.safetensors"), "--data", str(tmp_path / f"{name}.npz"), "--p", "2"]
+        out = ["--out", str(tmp_path / f"{name}.jsonl")]
+        assert run(["attack", *common, "--eps", "1e-6", "--method", "pgd(steps=2)", *out]) == 0
+        text = capsys.readouterr().out
+        assert f"0 of {0 if name == 'wrong' else 3} correctly classified points falsified" in text
+        assert "nan" not in text
+    assert run(["radius", *common[:2], str(tmp_path / "wrong.npz"), "--p", "2", "--method", "crown", *out]) == 0
+    text = capsys.readouterr().out
+    assert "no point is correctly classified, so none has a radius" in text
+    assert "nan" not in text

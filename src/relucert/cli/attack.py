@@ -54,10 +54,9 @@ def run(config: Attack) -> int:
     within = ", nearest examples" if plain.eps is None else f" {plain.eps:.4g}"
     say(f"{plain.model} on {plain.data}, {norm}{within}, {plain.attack}: {len(task)} points, {found.seconds:.1f} s")
     print_table(verdicts_table(found.records, found.points))
-    say(
-        f"{found.falsified} of {found.points - found.misclassified} correctly classified points falsified; distance of the "
-        f"examples: mean {found.mean_distance:.5f}, median {found.median_distance:.5f}"
-    )
+    distances = f"; distance of the examples: mean {found.mean_distance:.5f}, median {found.median_distance:.5f}"
+    right = found.points - found.misclassified
+    say(f"{found.falsified} of {right} correctly classified points falsified{distances if found.falsified else ''}")
     if found.robust_error is not None:
         ends = error_text(found.robust_error)
         say(f"robust error {ends}: an attack proves nothing about the points it leaves")

@@ -51,12 +51,14 @@ def run(config: Radius) -> int:
         f"{radii.model} on {radii.data}, l_{radii.norm:g}, {radii.method}: {len(task)} points, {found.misclassified} of them "
         f"misclassified, {found.seconds:.1f} s"
     )
-    say(f"mean lower {found.mean_lower:.5f}: no change of the decision is nearer (proved)")
-    say(
-        f"mean upper {found.mean_upper:.5f}: distance of the nearest adversarial example found, on "
-        f"{right - found.without_witness} points"
-    )
-    say(f"both ends meet (exact) on {found.share_exact:.1%} of the {right} correctly classified points")
+    if right == 0:
+        say("no point is correctly classified, so none has a radius")
+    else:
+        reached = right - found.without_witness
+        nearest = f"mean upper {found.mean_upper:.5f}: distance of the nearest adversarial example found"
+        say(f"mean lower {found.mean_lower:.5f}: no change of the decision is nearer (proved)")
+        say(f"{nearest}, on {reached} points" if reached else "no adversarial example was found")
+        say(f"both ends meet (exact) on {found.share_exact:.1%} of the {right} correctly classified points")
     print_points(found.records, config.show)
     print(f"records: {radii.records}")
     print(next_report(radii))
