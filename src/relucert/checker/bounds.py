@@ -74,7 +74,7 @@ class Bounds:
             if at not in coefficients:
                 continue
             a, node = coefficients.pop(at), nodes[at]
-            if node.kind == "relu":
+            if node.relu:
                 back, added = self._relax(at, a, step)
                 backs = [back]
             else:
@@ -95,7 +95,7 @@ class Bounds:
         """The interval of a node from those of its inputs, and what rounding costs, here and in the network as executed."""
         lows, highs = ([side[source] for source in node.inputs] for side in (self.low, self.high))
         sizes = [self.size(source) for source in node.inputs]
-        if node.kind in ("relu", "reshape"):
+        if node.relu or node.kind == "reshape":
             low, high, size = node.value(*lows), node.value(*highs), node.value(*sizes, sizes=True)
         else:
             ends = [*zip(lows, highs, strict=True)]

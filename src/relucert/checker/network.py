@@ -43,13 +43,14 @@ class Node:
     def __post_init__(self) -> None:
         self.size: int = math.prod(self.shape)
         self.absolute: Any = None if self.filters is None else np.abs(self.filters)
+        self.relu, self.matrix = (self.kind == kind for kind in ("relu", "linear"))
         #: Whether values are numbers of the inputs, without rounding; the length of their sums, and room for factor and bias.
-        self.exact = self.kind in ("input", "reshape") or (self.kind == "relu" and self.leak in (0, 1))
+        self.exact = self.kind in ("input", "reshape") or (self.relu and self.leak in (0, 1))
         self.terms = len(self.inputs) + 8 + (0 if self.filters is None else self.filters.shape[1])
 
     def value(self, *inputs: Array, sizes: bool = False) -> Array:
         """Rows of values, an argument for each input; with `sizes` sums of absolute products, without the bias."""
-        if self.kind == "relu":
+        if self.relu:
             return self.leak * inputs[0] if sizes else np.maximum(inputs[0], self.leak * inputs[0])
         parts = [z if sizes or sign == 1 else sign * z for sign, z in zip(self.signs, inputs, strict=True)]
         z = sum(parts[1:], parts[0])
@@ -63,7 +64,7 @@ class Node:
     def adjoint(self, rows: Array) -> list[Array]:
         """Functionals of the values as functionals of each input."""
         rows = rows if self.factor is None else rows * self.factor
-        if self.kind == "linear":
+        if self.matrix:
             used = (rows != 0).any(axis=0)
             rows = rows[:, used] @ self.filters[used]
         elif self.filters is not None:
@@ -79,7 +80,7 @@ class Node:
         """Rows of the matrix of a layer with weights, which takes no product."""
         if self.kind not in ("linear", "conv2d"):
             return None
-        if self.kind == "linear":
+        if self.matrix:
             return self.filters[units]
         which, at = np.divmod(units, len(self.windows))
         found = np.zeros((len(units), self.width + 1), dtype=self.filters.dtype)
@@ -99,7 +100,7 @@ class Network:
     @property
     def relus(self) -> dict[int, int]:
         """The positions of all ReLUs, and their sizes."""
-        return {place: node.size for place, node in enumerate(self.nodes) if node.kind == "relu"}
+        return {place: node.size for place, node in enumerate(self.nodes) if node.relu}
 
 
 def read(path: str | Path, num: Outward) -> Network:

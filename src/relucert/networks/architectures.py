@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -107,12 +107,9 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw every weight from a normal with variance 2 / fan-in, cut at two standard deviations; biases are zero."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Conv2d):
-            std = math.sqrt(2 / part.weight[0].numel())
-            nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    for layer in _weighted(module):
+        std = math.sqrt(2 / layer.weight[0].numel())
+        nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
     return module
 
 
@@ -121,12 +118,18 @@ def initialise_for_intervals(module: nn.Module, generator: torch.Generator) -> n
 
     The widths of intervals then stay about the same from layer to layer (Shi et al., NeurIPS 2021).
     """
+    for layer in _weighted(module):
+        nn.init.normal_(layer.weight, std=math.sqrt(2 * math.pi) / layer.weight[0].numel(), generator=generator)
+    return module
+
+
+def _weighted(module: nn.Module) -> Iterator[nn.Linear | nn.Conv2d]:
+    """The layers with weights, their biases set to zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv2d):
-            nn.init.normal_(part.weight, std=math.sqrt(2 * math.pi) / part.weight[0].numel(), generator=generator)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-    return module
+            yield part
 
 
 #: How first weights are drawn, by name: as the paper does, and for training against intervals.

@@ -104,8 +104,7 @@ def normalised_layers(net: Network) -> list[Layer]:
         if shared or any(value is None or not value.requires_grad for value in own):
             continue
         weight, bias = (names[id(value)] for value in own)
-        axis = 1 if isinstance(op, Conv2d) else -1
-        found.append(Layer(node.index, weight, bias, len(op.bias.value), axis))
+        found.append(Layer(node.index, weight, bias, len(op.bias.value), op.unit_axis))
     return found
 
 

@@ -25,6 +25,7 @@ class Linear(Affine):
 
     kind = "linear"
     rows_are_weights = True
+    unit_axis = -1  # of a batch of values: one weight row for each entry along it
 
     def __init__(self, weight: Source, bias: Source | None, in_shape: Shape):
         self.weight, self.bias, self.in_shapes = weight, bias, (in_shape,)
@@ -84,6 +85,7 @@ class Conv2d(Affine):
 
     kind = "conv2d"
     rows_are_weights = True
+    unit_axis = 1  # of a batch of values: one filter for each entry along it
 
     def __init__(
         self,
