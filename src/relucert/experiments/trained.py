@@ -65,7 +65,7 @@ RUNS: tuple[tuple[str, str, str, float, dict[str, float]], ...] = (
     ("fmnist", "fc1", "at(attack_steps=10)", math.inf, {"epochs": 80, "decay": 0.7}),
     ("fmnist", "fc1", "mmr+at(attack_steps=10)", math.inf, {"epochs": 40, "rate": 5e-4}),
     ("fmnist", "fc1", "mmr", 2.0, {"epochs": 10, "rate": 5e-4}),
-    ("fmnist", "cnn", "mtl-ibp(alpha=0.5)", math.inf, {"epochs": 6}),
+    ("fmnist", "cnn", "mtl-ibp(alpha=0.5)", math.inf, {"epochs": 40}),
     ("mnist", "cnn", "plain", math.inf, {"epochs": 5}),
     ("mnist", "cnn", "at(attack_steps=10)", math.inf, {"epochs": 8}),
     ("mnist", "cnn", "mmr+at", math.inf, {"epochs": 8}),

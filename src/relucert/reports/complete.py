@@ -137,7 +137,7 @@ def _methods(cases: Sequence[VerifiedCase]) -> list[str]:
         for stage, counts in case.summary["stages"].items():
             falsified, proved = falsified + counts["broken"], proved + counts["robust"]
             low, high = falsified / points, 1 - proved / points
-            ends, gap = f"{low:.1%} to {high:.1%}", f"{high - low:.1%}"
+            ends, gap = f"{low:.1%} to {high:.1%}", f"{max(high - low, 0.0):.1%}"
             rows.append([case.name, stage, str(counts["robust"]), str(counts["broken"]), ends, gap])
     if not rows:
         return []

@@ -71,8 +71,8 @@ def page(networks: Sequence[TrainedNetwork], ladders: Sequence[Ladder], protocol
         "hyperplanes, of the correctly classified points. Exact: share of these whose distance to the nearest change of "
         "decision the region theorem gives exactly; certified: share of the points that the theorem alone proves correct "
         "within eps (one linear region, in the box). Settings of `mtl-ibp` were fixed before each run: on MNIST those of "
-        "the publications, with batch norm after a trial of two epochs on held-out training points; on F-MNIST alpha and the "
-        "epochs are guesses that fit the time, made after the figures of the MNIST network on test points were seen.",
+        "the publications, with batch norm after a trial of two epochs on held-out training points; on F-MNIST alpha is a "
+        "guess, made when figures of the MNIST network on test points were known, and kept from a run of 6 epochs.",
         "",
         *_errors(networks),
         "",
