@@ -74,6 +74,11 @@ function paintChange(bytes, i) {
   bytes[i + 2] = 255 + (blue - 255) * share;
 }
 
+/** A name that may go on in a new line behind _, / and - alone. */
+function pieces(text) {
+  return String(text).split(/(?<=[_/-])/).flatMap((piece, place) => (place ? [element("wbr", {}), piece] : [piece]));
+}
+
 /** The features of an input that is not an image, with their changes. */
 function featureTable(subject, row) {
   const changes = subject.changes?.[row.index];
@@ -88,7 +93,7 @@ function featureTable(subject, row) {
   return element("div", {},
     element("h4", {}, `Features${changes ? ", largest changes first" : ""}${left}`),
     element("div", { class: "scroll" }, element("table", { class: "features" }, element("thead", {}, element("tr", {}, ...heads)),
-      element("tbody", {}, ...rows.map(([j, ...cells]) => element("tr", {}, element("th", { scope: "row" }, name(j)), ...cells.map((cell) => element("td", {}, cell))))))));
+      element("tbody", {}, ...rows.map(([j, ...cells]) => element("tr", {}, element("th", { scope: "row" }, ...pieces(name(j))), ...cells.map((cell) => element("td", {}, cell))))))));
 }
 
 /** The logits of input and adversarial example; of many classes the largest. */
